@@ -1,0 +1,185 @@
+"""The words of the cost model: what a stage may be configured as, and what the model says of it.
+
+Times are seconds per (global) micro-batch unless they say step; sizes are bytes per GPU. Arrays have the shape
+``(num_atoms, num_configs)`` unless stated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class StageConfig:
+    """Degrees and memory-saving choices of one stage.
+
+    ``dp * cp * tp`` is the number of GPUs. Experts re-slice the same GPUs: ``ep * expert_tp * expert_dp`` is
+    the same number; ``expert_tp`` is 1 or ``tp``.
+
+    Attributes:
+        dp, tp, cp: Degrees of the dense part.
+        ep, expert_tp: Degrees of the experts (1, 1 for a stage without experts).
+        zero: 0 nothing sharded, 1 optimizer, 2 also gradients, 3 also weights, over ``dp * cp`` ranks
+            (experts over their own replicas).
+        selective: Whether layers that are not recomputed in full recompute their attention core.
+        offload_optimizer: Whether master weights and moments live in host memory.
+        offload_activations: Whether saved activations of layers not recomputed live in host memory.
+    """
+
+    dp: int
+    tp: int
+    cp: int = 1
+    ep: int = 1
+    expert_tp: int = 1
+    zero: int = 0
+    selective: bool = False
+    offload_optimizer: bool = False
+    offload_activations: bool = False
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of the stage."""
+        return self.dp * self.tp * self.cp
+
+    @property
+    def expert_dp(self) -> int:
+        """Replicas of each expert."""
+        return self.num_gpus // (self.ep * self.expert_tp)
+
+
+@dataclass(frozen=True, slots=True)
+class StageConfigs:
+    """A table of configurations, one array of shape ``(num_configs,)`` per field of :class:`StageConfig`."""
+
+    dp: IntArray
+    tp: IntArray
+    cp: IntArray
+    ep: IntArray
+    expert_tp: IntArray
+    zero: IntArray
+    selective: BoolArray
+    offload_optimizer: BoolArray
+    offload_activations: BoolArray
+
+    def __len__(self) -> int:
+        return len(self.dp)
+
+    def row(self, idx: int) -> StageConfig:
+        """Returns one configuration."""
+        return StageConfig(
+            dp=int(self.dp[idx]),
+            tp=int(self.tp[idx]),
+            cp=int(self.cp[idx]),
+            ep=int(self.ep[idx]),
+            expert_tp=int(self.expert_tp[idx]),
+            zero=int(self.zero[idx]),
+            selective=bool(self.selective[idx]),
+            offload_optimizer=bool(self.offload_optimizer[idx]),
+            offload_activations=bool(self.offload_activations[idx]),
+        )
+
+    @staticmethod
+    def of(configs: list[StageConfig]) -> StageConfigs:
+        """Builds a table from single configurations."""
+
+        def ints(name: str) -> IntArray:
+            return np.array([getattr(c, name) for c in configs], dtype=np.int64)
+
+        def bools(name: str) -> BoolArray:
+            return np.array([getattr(c, name) for c in configs], dtype=np.bool_)
+
+        return StageConfigs(
+            dp=ints("dp"),
+            tp=ints("tp"),
+            cp=ints("cp"),
+            ep=ints("ep"),
+            expert_tp=ints("expert_tp"),
+            zero=ints("zero"),
+            selective=bools("selective"),
+            offload_optimizer=bools("offload_optimizer"),
+            offload_activations=bools("offload_activations"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AtomCosts:
+    """What each atom costs under each configuration; a slice costs the sum of its atoms (or, where said, the max).
+
+    Attributes:
+        forward_s, backward_s: Per micro-batch, with the collectives that are not hidden.
+        recompute_s: Added to the backward pass when the atom is recomputed in full.
+        weight_bytes, gradient_bytes, optimizer_bytes: Model states on the GPU.
+        stored_bytes: Activations kept per micro-batch in flight, when not recomputed in full.
+        recomputed_stored_bytes: The same when recomputed in full (its inputs).
+        workspace_bytes: Largest transient while the atom runs (max over a slice).
+        recompute_workspace_bytes: Transient of re-running the atom in backward (max over the recomputed ones).
+        step_s: Gradient synchronisation and optimizer, once per step.
+        components: Parts of ``forward_s + backward_s`` (keys ``matmul``, ``attention``, ``elementwise``, ``launch``,
+            ``tp``, ``cp``, ``ep``, ``zero``, ``offload``) and of ``step_s`` (``grad_sync``, ``param_gather``, ``optimizer``,
+            ``optimizer_offload``), for print.
+        reserve_bytes: Context, NCCL buffers and fragmentation; shape ``(num_configs,)``, once per stage.
+        tied_bytes: Model states counted twice when embedding and tied head are in one stage; ``(num_configs,)``.
+        tied_step_s: Step time counted twice then; ``(num_configs,)``.
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    recompute_s: FloatArray
+    weight_bytes: FloatArray
+    gradient_bytes: FloatArray
+    optimizer_bytes: FloatArray
+    stored_bytes: FloatArray
+    recomputed_stored_bytes: FloatArray
+    workspace_bytes: FloatArray
+    recompute_workspace_bytes: FloatArray
+    step_s: FloatArray
+    components: Mapping[str, FloatArray]
+    reserve_bytes: FloatArray
+    tied_bytes: FloatArray
+    tied_step_s: FloatArray
+
+    @property
+    def state_bytes(self) -> FloatArray:
+        """Weights, gradients and optimizer states together."""
+        return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class StageCost:
+    """What one stage costs: the sum over its slice, itemised.
+
+    Attributes:
+        forward_s, backward_s: Per micro-batch; ``backward_s`` includes recomputation.
+        step_s: Gradient synchronisation and optimizer after the last backward.
+        memory: Bytes per item, in print order: ``weights``, ``gradients``, ``optimizer``, ``activations`` (all in flight),
+            ``workspace``, ``reserve``.
+        activation_bytes: Per micro-batch in flight.
+        capacity_bytes: What the GPU has.
+        components: As in :class:`AtomCosts`, plus ``recompute``.
+    """
+
+    forward_s: float
+    backward_s: float
+    step_s: float
+    memory: Mapping[str, float]
+    activation_bytes: float
+    capacity_bytes: int
+    components: Mapping[str, float]
+
+    @property
+    def time_s(self) -> float:
+        """Forward plus backward of one micro-batch."""
+        return self.forward_s + self.backward_s
+
+    @property
+    def peak_bytes(self) -> float:
+        """Peak memory of a GPU of the stage."""
+        return sum(self.memory.values())

@@ -1,0 +1,132 @@
+"""What is trained: a decoder-only transformer, layer by layer.
+
+The specification holds what a planner needs (shapes), not what a trainer needs (initialisation, dropout).
+Everything is frozen and hashable; :mod:`tangram.model.hf` and the presets build it, nobody changes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class NormKind(StrEnum):
+    """Normalisation of a layer: RMSNorm has a scale, LayerNorm a scale and a bias."""
+
+    RMSNORM = "rmsnorm"
+    LAYERNORM = "layernorm"
+
+
+class PositionKind(StrEnum):
+    """Position information: rotary has no parameters, learned adds a table of ``max_positions`` rows."""
+
+    ROTARY = "rotary"
+    LEARNED = "learned"
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSpec:
+    """Multi-head or grouped-query attention.
+
+    Attributes:
+        num_heads: Query heads.
+        num_kv_heads: Key and value heads; equals ``num_heads`` without grouping.
+        head_dim: Width of one head; ``num_heads * head_dim`` need not equal the hidden size.
+        qkv_bias: Whether the query, key and value projections have biases.
+        out_bias: Whether the output projection has a bias.
+        qk_norm: Whether queries and keys are normalised per head (two scales of ``head_dim``).
+    """
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    qkv_bias: bool = False
+    out_bias: bool = False
+    qk_norm: bool = False
+
+    @property
+    def query_width(self) -> int:
+        """Columns of the query projection."""
+        return self.num_heads * self.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Columns of the key projection (and of the value projection)."""
+        return self.num_kv_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True)
+class FeedForwardSpec:
+    """A dense feed-forward block: up (and gate) projection, activation, down projection."""
+
+    intermediate_size: int
+    gated: bool
+    bias: bool = False
+
+    @property
+    def num_up_matrices(self) -> int:
+        """2 for a gated block (gate and up), else 1."""
+        return 2 if self.gated else 1
+
+
+@dataclass(frozen=True, slots=True)
+class MoeSpec:
+    """A mixture of experts: a router that sends each token to ``top_k`` of ``num_experts`` experts."""
+
+    num_experts: int
+    top_k: int
+    expert: FeedForwardSpec
+
+
+@dataclass(frozen=True, slots=True)
+class LayerSpec:
+    """One transformer layer."""
+
+    attention: AttentionSpec
+    feed_forward: FeedForwardSpec | MoeSpec
+    norm: NormKind
+
+    @property
+    def moe(self) -> MoeSpec | None:
+        """The mixture of experts of this layer, or None for a dense layer."""
+        return self.feed_forward if isinstance(self.feed_forward, MoeSpec) else None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A decoder-only transformer: embedding, layers, final norm and LM head.
+
+    Attributes:
+        name: Preset name, or the name of the folder or file it was read from.
+        family: Hugging Face ``model_type``.
+        hidden_size: Width of the residual stream.
+        vocab_size: Rows of the token embedding, before padding.
+        layers: The transformer layers, first to last.
+        norm: Kind of the final norm.
+        position: Rotary or learned.
+        max_positions: Rows of the position table when ``position`` is learned; else the longest sequence
+            the model was made for.
+        tied_embeddings: Whether the LM head uses the embedding's matrix.
+        source: Where the numbers come from.
+    """
+
+    name: str
+    family: str
+    hidden_size: int
+    vocab_size: int
+    layers: tuple[LayerSpec, ...]
+    norm: NormKind
+    position: PositionKind
+    max_positions: int
+    tied_embeddings: bool
+    source: str = ""
+
+    @property
+    def num_layers(self) -> int:
+        """Number of transformer layers."""
+        return len(self.layers)
+
+    @property
+    def has_moe(self) -> bool:
+        """Whether any layer has experts."""
+        return any(layer.moe is not None for layer in self.layers)

@@ -1,0 +1,189 @@
+"""The narrow API: what Tangram asks of a parallelizer, and what it gets back.
+
+There are three kinds of planner, hence three protocols:
+
+* :class:`SlicePlanner` plans a slice on an island portion and answers with slice plans of one or more stages;
+* :class:`StageTable` answers with a table of single-stage options for all slices at once;
+* :class:`ClusterPlanner` plans a whole cluster by itself (a baseline).
+
+Every answer is re-costed by :mod:`tangram.cost`: there is one referee. Parallelizers register through the entry point
+``tangram.parallelizers`` and can be tested with :func:`tangram.testing.check_parallelizer`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+from tangram.cluster.spec import Cluster, Portion
+from tangram.cost.types import IntArray, StageConfig
+from tangram.job import Job
+from tangram.model.atoms import Atom
+from tangram.model.spec import ModelSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a parallelizer can do; pairs outside of it are pruned as incompatible.
+
+    Attributes:
+        gpu_counts: Numbers of GPUs it accepts, or None for all.
+        partial_slices: Whether it can plan slices without embedding or head.
+        later_positions: Whether it can plan for more micro-batches in flight than its own stages.
+        moe: Whether it plans layers with experts.
+        deterministic: Whether equal requests get equal answers.
+        seconds_per_query: Rough cost of one query, which decides whether a process pool pays.
+    """
+
+    gpu_counts: frozenset[int] | None = None
+    partial_slices: bool = True
+    later_positions: bool = True
+    moe: bool = True
+    deterministic: bool = True
+    seconds_per_query: float = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRequest:
+    """One question: plan these atoms on that portion.
+
+    Attributes:
+        model: The whole model, for shapes.
+        atoms: All atoms of the model.
+        start, stop: The slice is ``atoms[start:stop]``.
+        portion: The island portion.
+        micro_batch: Global micro-batch, in samples.
+        num_micro_batches: Per step.
+        in_flight: Micro-batches in flight at the last stage of the slice (1 when the slice ends the pipeline).
+        link_in_bytes_per_s, link_out_bytes_per_s: Links at either end; None at the ends of the model.
+        job: The job.
+    """
+
+    model: ModelSpec
+    atoms: tuple[Atom, ...]
+    start: int
+    stop: int
+    portion: Portion
+    micro_batch: int
+    num_micro_batches: int
+    in_flight: int
+    link_in_bytes_per_s: float | None
+    link_out_bytes_per_s: float | None
+    job: Job
+
+    @property
+    def slice(self) -> tuple[Atom, ...]:
+        """The atoms to plan."""
+        return self.atoms[self.start : self.stop]
+
+
+@dataclass(frozen=True, slots=True)
+class StageChoice:
+    """One stage of a slice plan, as the parallelizer chooses it.
+
+    Attributes:
+        start, stop: ``atoms[start:stop]`` of the model.
+        portion: The GPUs.
+        config: Degrees and memory-saving choices.
+        recomputed: Per atom of the stage, whether it is recomputed in full.
+    """
+
+    start: int
+    stop: int
+    portion: Portion
+    config: StageConfig
+    recomputed: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SlicePlan:
+    """An answer: stages that cover the slice, first to last, on parts of the portion."""
+
+    stages: tuple[StageChoice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TableRequest:
+    """Many questions at once: all slices of the model on one portion.
+
+    Attributes:
+        max_in_flight: Largest number in flight that matters.
+        max_time_s: Options slower than this per micro-batch are of no use; ``inf`` keeps all.
+        slices: Pairs ``(start, stop)`` to plan, or None for all slices.
+    """
+
+    model: ModelSpec
+    atoms: tuple[Atom, ...]
+    portion: Portion
+    micro_batch: int
+    num_micro_batches: int
+    max_in_flight: int
+    max_time_s: float
+    job: Job
+    slices: Sequence[tuple[int, int]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OptionTable:
+    """Single-stage options; parallel arrays of shape ``(num_options,)``. Times are integer nanoseconds.
+
+    Attributes:
+        start, stop: The slice.
+        max_in_flight: Largest number in flight that fits.
+        forward_ns, backward_ns, step_ns: As in StageCost.
+        config: Index into ``configs``.
+        num_recomputed: Atoms recomputed in full, along the order of ``recompute_order`` (see ``exact``).
+        configs: The configurations.
+    """
+
+    start: IntArray
+    stop: IntArray
+    max_in_flight: IntArray
+    forward_ns: IntArray
+    backward_ns: IntArray
+    step_ns: IntArray
+    config: IntArray
+    num_recomputed: IntArray
+    configs: tuple[StageConfig, ...]
+    counts: dict[str, int] = field(default_factory=dict)
+
+
+@runtime_checkable
+class SlicePlanner(Protocol):
+    """Plans a slice on a portion: none, one, or a Pareto set of slice plans."""
+
+    name: str
+    capabilities: Capabilities
+
+    def plan(self, request: SliceRequest) -> Sequence[SlicePlan]:
+        """Returns slice plans that fit at ``request.in_flight``; empty when none does."""
+        ...
+
+
+@runtime_checkable
+class StageTable(Protocol):
+    """Answers with all useful single-stage options of a portion."""
+
+    name: str
+    capabilities: Capabilities
+
+    def options(self, request: TableRequest) -> OptionTable:
+        """Returns the Pareto set of options per slice, in (time, forward, step, in-flight)."""
+        ...
+
+    def choice(self, request: TableRequest, table: OptionTable, idx: int) -> StageChoice:
+        """Returns option ``idx`` of the table as a stage."""
+        ...
+
+
+@runtime_checkable
+class ClusterPlanner(Protocol):
+    """Plans a whole cluster without Tangram's islands (a baseline)."""
+
+    name: str
+    capabilities: Capabilities
+
+    def plan_cluster(self, model: ModelSpec, cluster: Cluster, job: Job) -> object:
+        """Returns a plan document."""
+        ...
