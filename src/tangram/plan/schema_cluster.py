@@ -1,0 +1,224 @@
+"""The cluster as the plan holds it: a complete :class:`~tangram.cluster.spec.Cluster`, and its islands."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from tangram.cluster.spec import Assumption, Cluster, GpuSpec, Island, Link, Node
+from tangram.errors import UnknownNameError
+from tangram.job import Precision
+from tangram.plan.section import Positive, Rate, Seconds, Section
+
+
+class GpuSection(Section):
+    """One GPU part; the fields are those of :class:`~tangram.cluster.spec.GpuSpec`."""
+
+    name: str
+    vendor: str
+    family: str
+    architecture: str
+    memory_bytes: Positive
+    usable_memory_bytes: Positive
+    memory_bandwidth_bytes_per_s: Rate
+    peak_flop_per_s: dict[Precision, Rate]
+    achieved_flop_per_s: dict[Precision, Rate]
+    achieved_basis: str
+    link_bytes_per_s: Annotated[float, Field(ge=0)]
+    pcie_bytes_per_s: Annotated[float, Field(ge=0)]
+    attention_kernel: str
+    gpus_per_node: Positive
+    source: str
+
+    @staticmethod
+    def of(gpu: GpuSpec) -> GpuSection:
+        """Returns the section of a part."""
+        values = {name: getattr(gpu, name) for name in GpuSection.model_fields}
+        for name in ("peak_flop_per_s", "achieved_flop_per_s"):
+            values[name] = {p: values[name][p] for p in Precision if p in values[name]}
+        return GpuSection(**values)
+
+    def to_gpu(self) -> GpuSpec:
+        """Returns the part."""
+        return GpuSpec(**{name: getattr(self, name) for name in GpuSection.model_fields})
+
+
+class NodeSection(Section):
+    """One host, or the equal part of a mixed host; fields as in :class:`~tangram.cluster.spec.Node`.
+
+    Attributes:
+        gpu: Name of the part, see ``cluster.gpus``.
+    """
+
+    name: str
+    gpu: str
+    num_gpus: Positive
+    intra_bandwidth_bytes_per_s: Rate
+    intra_latency_s: Seconds
+    intra_kind: str
+    nic_bandwidth_bytes_per_s: Rate
+    host: str
+    group: str
+
+
+class LinkSection(Section):
+    """A link that differs from the default, between two nodes or groups of nodes."""
+
+    a: str
+    b: str
+    bandwidth_bytes_per_s: Rate
+    latency_s: Seconds
+
+
+class AssumptionSection(Section):
+    """Something that was assumed.
+
+    Attributes:
+        what: What was assumed.
+        why: Why, or how sure it is.
+    """
+
+    what: str
+    why: str
+
+
+class ClusterSection(Section):
+    """The whole cluster, used or not. Nodes are sorted by name, so that the order of a file leaves no trace.
+
+    Attributes:
+        name: For print.
+        fingerprint: Independent of the order of the nodes.
+        gpus: Each part once, sorted by name.
+        nodes: Sorted by name.
+        default_bandwidth_bytes_per_s: Between two nodes without a link of their own; their NICs still limit
+            it.
+        default_latency_s: Likewise.
+        links: Exceptions, in the order of the file.
+        assumptions: What the file marks as assumed.
+    """
+
+    name: str
+    fingerprint: str
+    gpus: list[GpuSection]
+    nodes: list[NodeSection]
+    default_bandwidth_bytes_per_s: Rate
+    default_latency_s: Seconds
+    links: list[LinkSection] = Field(default_factory=list)
+    assumptions: list[AssumptionSection] = Field(default_factory=list)
+
+    @staticmethod
+    def of(cluster: Cluster) -> ClusterSection:
+        """Returns the section of a cluster."""
+        from tangram.cluster import serial
+
+        parts = {node.gpu.name: node.gpu for node in cluster.nodes}
+        return ClusterSection(
+            name=cluster.name,
+            fingerprint=serial.fingerprint(cluster),
+            gpus=[GpuSection.of(parts[name]) for name in sorted(parts)],
+            nodes=[_node_section(node) for node in sorted(cluster.nodes, key=lambda node: node.name)],
+            default_bandwidth_bytes_per_s=cluster.default_bandwidth_bytes_per_s,
+            default_latency_s=cluster.default_latency_s,
+            links=[
+                LinkSection(
+                    a=x.a, b=x.b, bandwidth_bytes_per_s=x.bandwidth_bytes_per_s, latency_s=x.latency_s
+                )
+                for x in cluster.links
+            ],
+            assumptions=[
+                AssumptionSection(what=what, why=why)
+                for what, why in sorted((x.what, x.why) for x in cluster.assumptions)
+            ],
+        )
+
+    def to_cluster(self) -> Cluster:
+        """Returns the cluster, nodes sorted by name.
+
+        Raises:
+            UnknownNameError: A node has a GPU that ``gpus`` does not define.
+        """
+        parts = {gpu.name: gpu.to_gpu() for gpu in self.gpus}
+        nodes = []
+        for idx, node in enumerate(self.nodes):
+            if node.gpu not in parts:
+                raise UnknownNameError("GPU", node.gpu, parts, where=f"cluster.nodes[{idx}].gpu")
+            values = {name: getattr(node, name) for name in NodeSection.model_fields}
+            nodes.append(Node(**values | {"gpu": parts[node.gpu]}))
+        return Cluster(
+            name=self.name,
+            nodes=tuple(nodes),
+            default_bandwidth_bytes_per_s=self.default_bandwidth_bytes_per_s,
+            default_latency_s=self.default_latency_s,
+            links=tuple(Link(x.a, x.b, x.bandwidth_bytes_per_s, x.latency_s) for x in self.links),
+            assumptions=tuple(Assumption(x.what, x.why) for x in self.assumptions),
+        )
+
+
+class IslandSection(Section):
+    """A homogeneous set of whole nodes; stages never leave their island.
+
+    Attributes:
+        name: Unique.
+        nodes: Names, sorted.
+        gpu: The slowest, smallest part of the island: what the plan counts on.
+        gpus_per_node: Equal for all nodes.
+        intra_bandwidth_bytes_per_s, intra_latency_s: Within a node, the worst of the island.
+        inter_bandwidth_bytes_per_s, inter_latency_s: Between nodes of the island, the worst.
+        nic_bandwidth_bytes_per_s: NICs of a host together, the worst.
+        reasons: Why the island ends where it ends.
+    """
+
+    name: str
+    nodes: list[str]
+    gpu: str
+    gpus_per_node: Positive
+    intra_bandwidth_bytes_per_s: Rate
+    intra_latency_s: Seconds
+    inter_bandwidth_bytes_per_s: Rate
+    inter_latency_s: Seconds
+    nic_bandwidth_bytes_per_s: Rate
+    reasons: list[str] = Field(default_factory=list)
+
+    @staticmethod
+    def of(island: Island) -> IslandSection:
+        """Returns the section of an island."""
+        return IslandSection(
+            name=island.name,
+            nodes=[node.name for node in island.nodes],
+            gpu=island.gpu.name,
+            gpus_per_node=island.gpus_per_node,
+            intra_bandwidth_bytes_per_s=island.intra_bandwidth_bytes_per_s,
+            intra_latency_s=island.intra_latency_s,
+            inter_bandwidth_bytes_per_s=island.inter_bandwidth_bytes_per_s,
+            inter_latency_s=island.inter_latency_s,
+            nic_bandwidth_bytes_per_s=island.nic_bandwidth_bytes_per_s,
+            reasons=list(island.reasons),
+        )
+
+    def to_island(self, cluster: Cluster) -> Island:
+        """Returns the island, with its nodes looked up in the cluster.
+
+        Raises:
+            KeyError: A node is not in the cluster, or no node of the cluster has the island's GPU;
+                :func:`~tangram.plan.check.check_plan` reports both.
+        """
+        parts = {node.gpu.name: node.gpu for node in cluster.nodes}
+        by_name = {node.name: node for node in cluster.nodes}
+        return Island(
+            name=self.name,
+            nodes=tuple(by_name[name] for name in self.nodes),
+            gpu=parts[self.gpu],
+            gpus_per_node=self.gpus_per_node,
+            intra_bandwidth_bytes_per_s=self.intra_bandwidth_bytes_per_s,
+            intra_latency_s=self.intra_latency_s,
+            inter_bandwidth_bytes_per_s=self.inter_bandwidth_bytes_per_s,
+            inter_latency_s=self.inter_latency_s,
+            nic_bandwidth_bytes_per_s=self.nic_bandwidth_bytes_per_s,
+            reasons=tuple(self.reasons),
+        )
+
+
+def _node_section(node: Node) -> NodeSection:
+    values = {name: getattr(node, name) for name in NodeSection.model_fields}
+    return NodeSection(**values | {"gpu": node.gpu.name})
