@@ -1,0 +1,207 @@
+"""Composes pieces into the best pipeline: searches, simulates the finalists, and proves how far off the answer can be.
+
+Per micro-batch size, in this order, each step with the best simulated time so far as its cut-off:
+
+1. a beam search gives a first plan (only while there is none);
+2. the *bound* search finds the smallest lower bound of any plan; at or above the cut-off, this size is done;
+3. the *closed-form* search finds the best plans by the ranking formula; they are simulated, best first;
+4. if few plans remain whose bound is below the best simulated time, all of them are listed and simulated: then the answer
+   is optimal in the simulator's eyes, not only near it.
+
+The referee (a simulator) is passed in; it must never report less than the lower bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tangram.planner.frontier import FrontierSearch, Objective, SearchResult
+from tangram.planner.lattice import PrefixBound, prefix_bound
+from tangram.planner.problem import FAR_NS, Chain, Problem
+
+Referee = Callable[[Problem, Chain], int]
+
+_SLACK_SHIFT = 7  # the closed form may be this much (1/128) above the simulator and still deserve a simulation
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How hard to try; every limit is a count, so that the same input gives the same plan on any machine.
+
+    Attributes:
+        beam: Labels per cut of the first, quick search.
+        finalists: Plans of the closed-form search that are simulated, per micro-batch size.
+        margin_frac: How far above the best closed form a finalist may be.
+        label_limit: Labels of one search before it gives up (its bound is then the guide's).
+        listing_labels: Labels of the exhaustive listing before it gives up.
+        listing_plans: Plans of the listing that are simulated at most.
+    """
+
+    beam: int = 160
+    finalists: int = 8
+    margin_frac: float = 0.004
+    label_limit: int = 2_000_000
+    listing_labels: int = 30_000
+    listing_plans: int = 48
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A simulated plan; candidates order by time, then by what a person would prefer."""
+
+    time_ns: int
+    num_units: int
+    num_stages: int
+    problem_idx: int
+    chain: Chain
+
+    @property
+    def rank(self) -> tuple[int, int, int, int, tuple[int, ...], tuple[int, ...]]:
+        """Time, then fewer GPUs, fewer stages, earlier micro-batch size, earlier pieces."""
+        chain = self.chain
+        return (
+            self.time_ns,
+            self.num_units,
+            self.num_stages,
+            self.problem_idx,
+            chain.pieces,
+            chain.extra_in_flight,
+        )
+
+
+@dataclass(slots=True)
+class Composer:
+    """Keeps the best plan over several problems (one per micro-batch size).
+
+    Attributes:
+        referee: Simulates a chain, in nanoseconds.
+        effort: Limits.
+        best: The best candidate so far.
+        candidates: All simulated candidates.
+        lower_bounds_ns: Per problem index, what no plan of it can beat.
+        proven: Per problem index, whether no plan of it beats ``best`` (as it was at the end of that problem).
+        num_labels: Labels of all searches.
+    """
+
+    referee: Referee
+    effort: Effort = field(default_factory=Effort)
+    best: Candidate | None = None
+    candidates: list[Candidate] = field(default_factory=list)
+    lower_bounds_ns: dict[int, int] = field(default_factory=dict)
+    proven: dict[int, bool] = field(default_factory=dict)
+    num_labels: int = 0
+    _seen: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
+
+    @property
+    def cutoff_ns(self) -> int:
+        """Best simulated time so far; ``FAR_NS`` without any."""
+        return self.best.time_ns if self.best else FAR_NS
+
+    def consider(self, problem_idx: int, problem: Problem) -> None:
+        """Searches one problem; keeps what beats the best so far and records its bound."""
+        if not len(problem.pieces):
+            self._close(problem_idx, FAR_NS, proven=True)
+            return
+        if self.best is None:
+            self._first_plan(problem_idx, problem)
+        guide = self._guide(problem)
+        bound = self._search(problem, guide, Objective.LOWER_BOUND)
+        for chain in bound.chains[:2]:
+            self._simulate(problem_idx, problem, chain)
+        lowest = bound.chains[0].value_ns if bound.chains else self.cutoff_ns
+        if not bound.exhausted:
+            lowest = min(lowest, _guide_bound(problem, guide))
+        if lowest >= self.cutoff_ns:
+            self._close(problem_idx, self.cutoff_ns, proven=True)
+            return
+        closed = self._search(problem, guide, Objective.CLOSED_FORM, margin_frac=self.effort.margin_frac)
+        for chain in closed.chains[: self.effort.finalists]:
+            self._simulate(problem_idx, problem, chain)
+        proven = self._list_all(problem_idx, problem, guide)
+        self._close(problem_idx, self.cutoff_ns if proven else min(lowest, self.cutoff_ns), proven=proven)
+
+    def lower_bound_ns(self) -> int:
+        """The bound over all problems: at most the best simulated time."""
+        return min([self.cutoff_ns, *self.lower_bounds_ns.values()])
+
+    def _close(self, problem_idx: int, bound_ns: int, *, proven: bool) -> None:
+        self.lower_bounds_ns[problem_idx] = bound_ns
+        self.proven[problem_idx] = proven
+
+    def _guide(self, problem: Problem) -> PrefixBound:
+        reach = self.cutoff_ns + (self.cutoff_ns >> _SLACK_SHIFT)
+        return prefix_bound(problem, reach // max(problem.num_micro_batches - 1, 1) + 1)
+
+    def _first_plan(self, problem_idx: int, problem: Problem) -> None:
+        guide = prefix_bound(problem, FAR_NS)
+        search = FrontierSearch(problem, guide, Objective.CLOSED_FORM, FAR_NS, beam=self.effort.beam)
+        found = search.run()
+        self.num_labels += found.num_labels
+        for chain in found.chains[:4]:
+            self._simulate(problem_idx, problem, chain)
+
+    def _search(
+        self, problem: Problem, guide: PrefixBound, objective: Objective, margin_frac: float = 0.0
+    ) -> SearchResult:
+        # The closed form is slightly above the simulator on good plans, so plans a little above the cut-off still count.
+        slack = self.cutoff_ns >> _SLACK_SHIFT if objective is Objective.CLOSED_FORM else 0
+        cutoff = min(self.cutoff_ns + slack, FAR_NS)
+        search = FrontierSearch(
+            problem, guide, objective, cutoff, margin_frac=margin_frac, label_limit=self.effort.label_limit
+        )
+        found = search.run()
+        self.num_labels += found.num_labels
+        return found
+
+    def _list_all(self, problem_idx: int, problem: Problem, guide: PrefixBound) -> bool:
+        """Simulates every plan whose bound is below the best time; false when there are too many."""
+        search = FrontierSearch(
+            problem,
+            guide,
+            Objective.LOWER_BOUND,
+            self.cutoff_ns,
+            dominance=False,
+            label_limit=self.effort.listing_labels,
+            max_chains=self.effort.listing_plans + 1,
+        )
+        found = search.run()
+        self.num_labels += found.num_labels
+        if not found.exhausted:
+            return False
+        for count, chain in enumerate(found.chains):
+            if chain.value_ns >= self.cutoff_ns:
+                break
+            if count == self.effort.listing_plans:
+                return False
+            self._simulate(problem_idx, problem, chain)
+        return True
+
+    def _simulate(self, problem_idx: int, problem: Problem, chain: Chain) -> None:
+        key = (problem_idx, chain.pieces, chain.extra_in_flight)
+        if key in self._seen:
+            return
+        self._seen.add(key)
+        time_ns = self.referee(problem, chain)
+        pieces = list(chain.pieces)
+        candidate = Candidate(
+            time_ns,
+            int(problem.pieces.gpus[pieces].sum()),
+            int(problem.pieces.num_stages[pieces].sum()),
+            problem_idx,
+            chain,
+        )
+        self.candidates.append(candidate)
+        if self.best is None or candidate.rank < self.best.rank:
+            self.best = candidate
+
+
+def _guide_bound(problem: Problem, guide: PrefixBound) -> int:
+    """A weak bound for when a search gives up: the relaxed pace of everything in front of the last piece."""
+    pieces = problem.pieces
+    tail = pieces.stop == problem.num_atoms
+    lattice = guide.lattice
+    everything = int(sum(c * s for c, s in zip(lattice.capacity, lattice.strides.tolist(), strict=True)))
+    pace = guide.period_ns[pieces.start[tail], everything]
+    least = problem.num_micro_batches * pace.clip(max=FAR_NS // problem.num_micro_batches)
+    return int(least.clip(min=pieces.occupied_ns[tail]).min(initial=FAR_NS))

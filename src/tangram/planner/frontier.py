@@ -1,0 +1,380 @@
+"""The exact search: labels over suffixes of the model, from the back, guided by the relaxed programme.
+
+A label says: atoms ``[j, N)`` are covered by pieces that use so many units of each island, the first stage of them has window ``w``
+and a link class, and the suffix has the values ``(c0, c1, c2)``. Its meaning depends on the objective:
+
+* ``CLOSED_FORM``: ``A = sum (t + X)``, ``U`` (the fill with its step end) and the period ``P`` so far; a complete plan takes
+  ``U + (m - 1) P``.
+* ``LOWER_BOUND``: ``A``, ``V`` and ``W`` of the recursion in :func:`tangram.simulate.formulas.lower_bound_ns`; a complete plan takes at
+  least ``W``.
+
+Both are monotone in the label, so dropping a label that another one of the same state dominates is exact, and so is
+dropping one whose value plus the relaxed rest reaches the cut-off. Cuts are visited in descending order; when one is
+visited, every label that will ever lie there does.
+
+Complexity: the number of labels times the pieces that end at a cut, as a few numpy operations per cut. The number of labels is
+what the guide leaves: usually some hundreds to some ten thousands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from tangram.cost.types import BoolArray, IntArray
+from tangram.planner.lattice import PrefixBound
+from tangram.planner.problem import FAR_NS, Chain, Edges, Pieces, Problem
+
+_CHUNK_CELLS = 1 << 21
+_DOMINANCE_DEPTH = 24
+
+
+class Objective(StrEnum):
+    """What a search minimises."""
+
+    CLOSED_FORM = "closed form"
+    LOWER_BOUND = "lower bound"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labels:
+    """Labels at one cut; arrays of shape ``(num_labels,)``, ``used`` has a column per island."""
+
+    used: IntArray
+    window: IntArray
+    link_class: IntArray
+    num_stages: IntArray
+    values: IntArray
+    rest_ns: IntArray
+    uid: IntArray
+
+    def __len__(self) -> int:
+        return len(self.window)
+
+    def take(self, idx: IntArray | BoolArray) -> Labels:
+        """Returns the labels at these positions."""
+        return Labels(
+            self.used[idx],
+            self.window[idx],
+            self.link_class[idx],
+            self.num_stages[idx],
+            self.values[idx],
+            self.rest_ns[idx],
+            self.uid[idx],
+        )
+
+
+@dataclass(slots=True)
+class SearchResult:
+    """What a search found.
+
+    Attributes:
+        chains: Complete plans below the cut-off, best first.
+        num_labels: Labels that were made.
+        exhausted: Whether everything below the cut-off was seen (no beam, no limit reached).
+    """
+
+    chains: list[Chain]
+    num_labels: int
+    exhausted: bool
+
+
+@dataclass(slots=True)
+class FrontierSearch:
+    """One search over one problem.
+
+    Attributes:
+        problem: What to compose.
+        guide: The relaxed programme; pieces slower than its period were left out of it, so ``cutoff_ns`` must justify them.
+        objective: What to minimise.
+        cutoff_ns: Only plans strictly below are of interest; tightens as plans are found unless ``margin_frac`` keeps more.
+        margin_frac: Keep looking for plans up to this much above the best one found (finalists for the simulator).
+        beam: Keep only so many labels per cut: quick, not exact.
+        dominance: Drop dominated labels; without it every plan below the cut-off is listed.
+        label_limit: Give up (``exhausted`` false) after so many labels.
+        max_chains: Keep the best so many plans.
+    """
+
+    problem: Problem
+    guide: PrefixBound
+    objective: Objective
+    cutoff_ns: int
+    margin_frac: float = 0.0
+    beam: int | None = None
+    dominance: bool = True
+    label_limit: int | None = None
+    max_chains: int = 64
+    _parents: list[IntArray] = field(default_factory=list)
+    _piece_of: list[IntArray] = field(default_factory=list)
+    _extra_of: list[IntArray] = field(default_factory=list)
+    _num_labels: int = 0
+    _complete: list[tuple[int, int]] = field(default_factory=list)
+    _exhausted: bool = True
+
+    def run(self) -> SearchResult:
+        """Searches from the last atom to the first."""
+        problem = self.problem
+        by_stop = _group_by(problem.pieces.stop, problem.num_atoms)
+        buckets: list[list[Labels]] = [[] for _ in range(problem.num_atoms + 1)]
+        buckets[problem.num_atoms] = [self._root()]
+        for cut in range(problem.num_atoms, 0, -1):
+            if not buckets[cut]:
+                continue
+            labels = self._settle(buckets[cut])
+            buckets[cut] = []
+            idx = self._useful(by_stop[cut])
+            if len(labels) and len(idx):
+                self._expand(labels, idx, buckets, first=cut == problem.num_atoms)
+            if self.label_limit is not None and self._num_labels > self.label_limit:
+                self._exhausted = False
+                break
+        return SearchResult(self._chains(), self._num_labels, self._exhausted)
+
+    def _root(self) -> Labels:
+        zero = np.zeros(1, dtype=np.int64)
+        used = np.zeros((1, len(self.problem.capacity)), dtype=np.int64)
+        values = np.zeros((1, 3), dtype=np.int64)
+        return Labels(used, zero, zero, zero, values, zero, zero - 1)
+
+    def _settle(self, parts: list[Labels]) -> Labels:
+        """Joins the labels of a cut, drops those beyond the cut-off and the dominated ones."""
+        labels = parts[0] if len(parts) == 1 else _join(parts)
+        labels = labels.take(labels.rest_ns < self.cutoff_ns)
+        if self.dominance and len(labels) > 1:
+            labels = labels.take(_undominated(labels, self._keys(labels)))
+        if self.beam is not None and len(labels) > self.beam:
+            order = np.lexsort((labels.uid, labels.rest_ns))[: self.beam]
+            labels = labels.take(np.sort(order))
+            self._exhausted = False
+        return labels
+
+    def _keys(self, labels: Labels) -> IntArray:
+        code = labels.used @ self.guide.lattice.strides
+        key = code * (int(labels.link_class.max()) + 1) + labels.link_class
+        key = key * (int(labels.window.max()) + 1) + labels.window
+        if self.problem.num_stages is not None:
+            key = key * (self.problem.num_stages + 1) + labels.num_stages
+        return key
+
+    def _useful(self, idx: IntArray) -> IntArray:
+        """Pieces whose own pace does not break the cut-off."""
+        pieces, m = self.problem.pieces, self.problem.num_micro_batches
+        if self.objective is Objective.CLOSED_FORM:
+            least = pieces.step_fill_ns[idx] + (m - 1) * pieces.period_ns[idx]
+        else:
+            least = pieces.occupied_ns[idx] + pieces.head_step_ns[idx]
+        return idx[least < self.cutoff_ns]
+
+    def _expand(self, labels: Labels, idx: IntArray, buckets: list[list[Labels]], *, first: bool) -> None:
+        rows = max(1, _CHUNK_CELLS // len(idx))
+        for lo in range(0, len(labels), rows):
+            chunk = labels.take(np.arange(lo, min(lo + rows, len(labels))))
+            self._expand_chunk(chunk, idx, buckets, first=first)
+
+    def _expand_chunk(self, labels: Labels, idx: IntArray, buckets: list[list[Labels]], *, first: bool) -> None:
+        problem, pieces = self.problem, self.problem.pieces
+        island, gpus = pieces.island[idx], pieces.gpus[idx]
+        capacity = np.array(problem.capacity, dtype=np.int64)
+        fits = labels.used[:, island] + gpus <= capacity[island]
+        if problem.num_stages is not None:
+            fits &= labels.num_stages[:, None] + pieces.num_stages[idx] <= problem.num_stages
+        extras = 1 if first else problem.max_extra_in_flight + 1
+        for extra in range(extras):
+            window = np.minimum(labels.window + 1 + extra, problem.num_micro_batches)
+            able = fits & (window[:, None] <= pieces.max_in_flight[idx])
+            if extra:
+                able &= self._extra_helps(labels, idx, extra)
+            row, column = np.nonzero(able)
+            if len(row):
+                self._emit(labels, row, idx[column], window[row], extra, buckets, first=first)
+
+    def _extra_helps(self, labels: Labels, idx: IntArray, extra: int) -> BoolArray:
+        """Whether ``extra - 1`` micro-batches of extra warm-up leave the edge slower than the stage itself."""
+        pieces, edges = self.problem.pieces, self._edges()
+        tail = pieces.tail_class[idx]
+        round_trip = edges.round_trip_ns[tail[None, :], labels.link_class[:, None]]
+        floor = np.maximum(
+            pieces.tail_time_ns[idx], edges.occupancy_ns[tail[None, :], labels.link_class[:, None]]
+        )
+        helps: BoolArray = pieces.tail_time_ns[idx] + round_trip > floor * extra
+        return helps
+
+    def _edges(self) -> Edges:
+        closed = self.objective is Objective.CLOSED_FORM
+        return self.problem.edges if closed else self.problem.edges_at_best
+
+    def _emit(
+        self,
+        labels: Labels,
+        row: IntArray,
+        piece: IntArray,
+        window: IntArray,
+        extra: int,
+        buckets: list[list[Labels]],
+        *,
+        first: bool,
+    ) -> None:
+        """Makes the labels that result from putting ``piece`` in front of ``labels[row]``."""
+        pieces, problem = self.problem.pieces, self.problem
+        values = self._values(labels, row, piece, window, extra, first=first)
+        used = labels.used[row]
+        used[np.arange(len(row)), pieces.island[piece]] += pieces.gpus[piece]
+        start = pieces.start[piece]
+        rest = self._with_rest(values, used, start, piece)
+        keep = rest < self.cutoff_ns
+        stages = labels.num_stages[row] + pieces.num_stages[piece]
+        if problem.num_stages is not None:
+            keep &= (start > 0) | (stages == problem.num_stages)
+        keep_idx = np.flatnonzero(keep)
+        if not len(keep_idx):
+            return
+        uid = self._remember(labels.uid[row[keep_idx]], piece[keep_idx], extra)
+        made = Labels(
+            used[keep_idx],
+            np.minimum(window[keep_idx] + pieces.span[piece[keep_idx]], problem.num_micro_batches),
+            pieces.head_class[piece[keep_idx]],
+            stages[keep_idx],
+            values[keep_idx],
+            rest[keep_idx],
+            uid,
+        )
+        self._distribute(made, start[keep_idx], buckets)
+
+    def _values(
+        self, labels: Labels, row: IntArray, piece: IntArray, window: IntArray, extra: int, *, first: bool
+    ) -> IntArray:
+        pieces, edges, m = self.problem.pieces, self._edges(), self.problem.num_micro_batches
+        behind = labels.values[row]
+        if first:
+            one_way = round_trip = occupancy = np.zeros(len(row), dtype=np.int64)
+        else:
+            at = (pieces.tail_class[piece], labels.link_class[row])
+            one_way, round_trip, occupancy = edges.one_way_ns[at], edges.round_trip_ns[at], edges.occupancy_ns[at]
+        time, forward = pieces.time_ns[piece], pieces.forward_ns[piece]
+        sum_behind = behind[:, 0] + round_trip
+        values = np.empty((len(row), 3), dtype=np.int64)
+        values[:, 0] = sum_behind + time
+        if self.objective is Objective.CLOSED_FORM:
+            fill = np.maximum(behind[:, 1] + one_way + forward, sum_behind + pieces.step_fill_ns[piece])
+            with_edge = -(-(pieces.tail_time_ns[piece] + round_trip) // (1 + extra))
+            period = np.maximum(np.maximum(behind[:, 2], occupancy), pieces.period_ns[piece])
+            values[:, 1] = fill
+            values[:, 2] = np.maximum(period, with_edge)
+        else:
+            tail = pieces.tail_time_ns[piece]
+            idle = np.maximum(sum_behind - (window - 1) * pieces.tail_slack_ns[piece], 0)
+            at_tail = time - tail + m * tail + idle
+            busy = np.maximum(behind[:, 1] + round_trip + time, np.maximum(pieces.occupied_ns[piece], at_tail))
+            values[:, 1] = busy
+            values[:, 2] = np.maximum(behind[:, 2] + one_way + forward, busy + pieces.head_step_ns[piece])
+        return values
+
+    def _with_rest(self, values: IntArray, used: IntArray, start: IntArray, piece: IntArray) -> IntArray:
+        """What the best completion of each label takes at least (exact for complete ones)."""
+        m = self.problem.num_micro_batches
+        lattice = self.guide.lattice
+        left = (np.array(lattice.capacity, dtype=np.int64) - used) @ lattice.strides
+        time = self.guide.time_ns[start, left]
+        pace = np.where(time >= FAR_NS, 0, self.guide.period_ns[start, left])
+        if self.objective is Objective.CLOSED_FORM:
+            fill = np.maximum(values[:, 0] + time, values[:, 1])
+            rest = fill + (m - 1) * np.maximum(values[:, 2], pace)
+            complete = values[:, 1] + (m - 1) * values[:, 2]
+        else:
+            rest = np.maximum(values[:, 1] + time, values[:, 2])
+            rest = np.maximum(rest, m * pace)
+            complete = values[:, 2]
+        rest = np.where(time >= FAR_NS, FAR_NS, rest)
+        return np.where(start == 0, complete, rest)
+
+    def _remember(self, parent: IntArray, piece: IntArray, extra: int) -> IntArray:
+        uid = np.arange(self._num_labels, self._num_labels + len(parent), dtype=np.int64)
+        self._parents.append(parent)
+        self._piece_of.append(piece)
+        self._extra_of.append(np.full(len(parent), extra, dtype=np.int64))
+        self._num_labels += len(parent)
+        return uid
+
+    def _distribute(self, made: Labels, start: IntArray, buckets: list[list[Labels]]) -> None:
+        order = np.argsort(start, kind="stable")
+        ordered = start[order]
+        bounds = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(order)]
+        for lo, hi in zip(bounds, bounds[1:], strict=False):
+            part = made.take(order[lo:hi])
+            if ordered[lo] > 0:
+                buckets[int(ordered[lo])].append(part)
+                continue
+            done = list(zip(part.rest_ns.tolist(), part.uid.tolist(), strict=True))
+            self._complete += done
+            if self.dominance:
+                best = min(value for value, _ in done)
+                keep = best + int(best * self.margin_frac) + (1 if self.margin_frac else 0)
+                self.cutoff_ns = min(self.cutoff_ns, keep)
+
+    def _chains(self) -> list[Chain]:
+        if not self._complete:
+            return []
+        parents = np.concatenate(self._parents)
+        piece_of = np.concatenate(self._piece_of)
+        extra_of = np.concatenate(self._extra_of)
+        self._complete.sort()
+        chains = []
+        for value, uid in self._complete[: self.max_chains]:
+            pieces: list[int] = []
+            extras: list[int] = []
+            while uid >= 0:
+                pieces.append(int(piece_of[uid]))
+                extras.append(int(extra_of[uid]))
+                uid = int(parents[uid])
+            chains.append(_chain(self.problem.pieces, pieces, extras, value))
+        return chains
+
+
+def _chain(pieces: Pieces, indices: list[int], extras: list[int], value: int) -> Chain:
+    windows: list[int] = []
+    window = 0
+    for piece, extra in zip(reversed(indices), reversed(extras), strict=True):
+        window += 1 + extra
+        windows.append(window)
+        window += int(pieces.span[piece])
+    return Chain(tuple(indices), tuple(extras), tuple(reversed(windows)), value)
+
+
+def _join(parts: list[Labels]) -> Labels:
+    return Labels(
+        *(
+            np.concatenate([getattr(p, name) for p in parts])
+            for name in ("used", "window", "link_class", "num_stages", "values", "rest_ns", "uid")
+        )
+    )
+
+
+def _group_by(stop: IntArray, num_atoms: int) -> list[IntArray]:
+    order = np.argsort(stop, kind="stable")
+    bounds = np.searchsorted(stop[order], np.arange(num_atoms + 2))
+    return [order[bounds[cut] : bounds[cut + 1]] for cut in range(num_atoms + 1)]
+
+
+def _undominated(labels: Labels, key: IntArray) -> IntArray:
+    """Positions of labels that no other label of the same key dominates (equal ones: the first stays).
+
+    Sorting by (key, c0, c1, c2) puts a dominating label in front of those it dominates; comparing each label with the
+    ``_DOMINANCE_DEPTH`` labels in front of it finds nearly all, and never a wrong one.
+    """
+    values = labels.values
+    order = np.lexsort((labels.uid, values[:, 2], values[:, 1], values[:, 0], key))
+    for depth in range(1, _DOMINANCE_DEPTH + 1):
+        if depth >= len(order):
+            break
+        behind, front = order[depth:], order[:-depth]
+        same = key[behind] == key[front]
+        if not same.any():
+            break
+        worse = same & (values[behind, 1] >= values[front, 1]) & (values[behind, 2] >= values[front, 2])
+        if worse.any():
+            keep = np.ones(len(order), dtype=np.bool_)
+            keep[depth:] = ~worse
+            order = order[keep]
+    return np.sort(order)

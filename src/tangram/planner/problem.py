@@ -1,0 +1,266 @@
+"""The composition problem: pieces of pipeline, the GPUs they take, and the edges between them.
+
+One problem holds one global micro-batch. It knows nothing of models or clusters: atoms are positions ``0..num_atoms``,
+islands are counters, and a *piece* is one stage, or a fixed run of stages that a slice planner returned. All times are integer
+nanoseconds, so that sums are associative, ties are exact and bytes are stable.
+
+Notation (docs/composition.md): stage ``i`` has forward ``f``, backward ``b``, ``t = f + b``, step end ``u``, window ``w`` (micro-batches
+in flight); the edge behind it has one-way time ``x``, round trip ``X`` and occupancy ``o``; ``m`` micro-batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from tangram.cost.types import IntArray
+
+FAR_NS = 1 << 60
+"""Stands for "impossible"; two of them still fit into 64 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageTimes:
+    """Times of one stage inside a piece.
+
+    Attributes:
+        forward_ns, backward_ns, step_ns: ``f``, ``b``, ``u``.
+        one_way_ns, round_trip_ns, occupancy_ns: ``x``, ``X`` and ``o`` of the edge behind it inside the piece; 0 for the last.
+        extra_in_flight: ``e`` of that edge: warm-up beyond plain 1F1B.
+    """
+
+    forward_ns: int
+    backward_ns: int
+    step_ns: int
+    one_way_ns: int = 0
+    round_trip_ns: int = 0
+    occupancy_ns: int = 0
+    extra_in_flight: int = 0
+
+    @property
+    def time_ns(self) -> int:
+        """``t``: forward plus backward."""
+        return self.forward_ns + self.backward_ns
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """Candidate pieces; parallel int64 arrays of shape ``(num_pieces,)``.
+
+    A piece acts on the labels of the search as a max-plus affine map; these are its constants (sums run over the
+    stages of the piece, ``l < j`` meaning in front of ``j``).
+
+    Attributes:
+        start, stop: Atoms ``[start, stop)``.
+        island, gpus: What it takes, in units of the island's counter.
+        head_class, tail_class: Link class of its first and of its last stage.
+        max_in_flight: Largest window of its last stage that fits in memory.
+        span: Window of the first stage minus window of the last one.
+        num_stages: Stages of the piece.
+        time_ns: ``sum (t + X)``.
+        forward_ns: ``sum (f + x)``.
+        step_fill_ns: ``max_j (sum_{l<j} (f + x) + sum_{l>=j} (t + X) + u_j)``.
+        period_ns: The steady period that the piece allows by itself.
+        occupied_ns: ``max_j (sum_{l<j} (t + X) + m t_j)``.
+        tail_time_ns: ``t`` of the last stage.
+        tail_slack_ns: ``min(f, b)`` of the last stage.
+        head_step_ns: ``u`` of the first stage.
+        run: Index into ``problem.runs`` of a piece of several stages; -1 for one stage.
+        payload: What the caller needs to recognise the piece.
+    """
+
+    start: IntArray
+    stop: IntArray
+    island: IntArray
+    gpus: IntArray
+    head_class: IntArray
+    tail_class: IntArray
+    max_in_flight: IntArray
+    span: IntArray
+    num_stages: IntArray
+    time_ns: IntArray
+    forward_ns: IntArray
+    step_fill_ns: IntArray
+    period_ns: IntArray
+    occupied_ns: IntArray
+    tail_time_ns: IntArray
+    tail_slack_ns: IntArray
+    head_step_ns: IntArray
+    run: IntArray
+    payload: IntArray
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+    def take(self, idx: IntArray) -> Pieces:
+        """Returns the pieces at these positions."""
+        return Pieces(**{f.name: getattr(self, f.name)[idx] for f in fields(self)})
+
+    @staticmethod
+    def concatenate(parts: Sequence[Pieces]) -> Pieces:
+        """Returns all pieces of several tables, in order."""
+        return Pieces(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Pieces)})
+
+
+def single_stage_pieces(
+    *,
+    start: IntArray,
+    stop: IntArray,
+    island: int,
+    gpus: int,
+    link_class: int,
+    max_in_flight: IntArray,
+    forward_ns: IntArray,
+    backward_ns: IntArray,
+    step_ns: IntArray,
+    num_micro_batches: int,
+    payload: IntArray,
+) -> Pieces:
+    """Returns pieces of one stage each, all on one portion."""
+    time = forward_ns + backward_ns
+
+    def same(value: int) -> IntArray:
+        return np.full(len(start), value, dtype=np.int64)
+
+    return Pieces(
+        start=start,
+        stop=stop,
+        island=same(island),
+        gpus=same(gpus),
+        head_class=same(link_class),
+        tail_class=same(link_class),
+        max_in_flight=max_in_flight,
+        span=same(0),
+        num_stages=same(1),
+        time_ns=time,
+        forward_ns=forward_ns,
+        step_fill_ns=time + step_ns,
+        period_ns=time,
+        occupied_ns=num_micro_batches * time,
+        tail_time_ns=time,
+        tail_slack_ns=np.minimum(forward_ns, backward_ns),
+        head_step_ns=step_ns,
+        run=same(-1),
+        payload=payload,
+    )
+
+
+def run_piece(
+    *,
+    start: int,
+    stop: int,
+    island: int,
+    gpus: int,
+    head_class: int,
+    tail_class: int,
+    max_in_flight: int,
+    stages: Sequence[StageTimes],
+    num_micro_batches: int,
+    run: int,
+    payload: int,
+) -> Pieces:
+    """Returns one piece made of several stages, first to last; they are ``problem.runs[run]``."""
+    ahead_time = ahead_forward = occupied = period = 0
+    step_fill = 0
+    behind = sum(s.time_ns + s.round_trip_ns for s in stages)
+    for stage in stages:
+        occupied = max(occupied, ahead_time + num_micro_batches * stage.time_ns)
+        step_fill = max(step_fill, ahead_forward + behind + stage.step_ns)
+        with_edge = -(-(stage.time_ns + stage.round_trip_ns) // (1 + stage.extra_in_flight))
+        period = max(period, stage.time_ns, stage.occupancy_ns, with_edge)
+        ahead_time += stage.time_ns + stage.round_trip_ns
+        ahead_forward += stage.forward_ns + stage.one_way_ns
+        behind -= stage.time_ns + stage.round_trip_ns
+    tail = stages[-1]
+    values = {
+        "start": start,
+        "stop": stop,
+        "island": island,
+        "gpus": gpus,
+        "head_class": head_class,
+        "tail_class": tail_class,
+        "max_in_flight": max_in_flight,
+        "span": sum(1 + s.extra_in_flight for s in stages[:-1]),
+        "num_stages": len(stages),
+        "time_ns": ahead_time,
+        "forward_ns": ahead_forward,
+        "step_fill_ns": step_fill,
+        "period_ns": period,
+        "occupied_ns": occupied,
+        "tail_time_ns": tail.time_ns,
+        "tail_slack_ns": min(tail.forward_ns, tail.backward_ns),
+        "head_step_ns": stages[0].step_ns,
+        "run": run,
+        "payload": payload,
+    }
+    return Pieces(**{name: np.array([value], dtype=np.int64) for name, value in values.items()})
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edges:
+    """Transfers between link classes; int64 arrays ``(num_classes, num_classes)`` indexed ``[tail in front, head behind]``.
+
+    Attributes:
+        one_way_ns: ``x``.
+        round_trip_ns: ``X``, forward and backward together.
+        occupancy_ns: Time that one transfer keeps the link busy in the busier direction; the period cannot be shorter.
+    """
+
+    one_way_ns: IntArray
+    round_trip_ns: IntArray
+    occupancy_ns: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """One composition problem.
+
+    Attributes:
+        num_atoms: Atoms to cover.
+        capacity: Units (GPUs, or larger blocks) of each island.
+        num_micro_batches: ``m``.
+        pieces: Candidates.
+        edges: Transfer times to rank plans with.
+        edges_at_best: Transfer times that no placement can undercut, for the lower bound.
+        max_extra_in_flight: Largest ``e`` per edge; 0 for an engine with fixed warm-up.
+        num_stages: Exact number of stages of the pipeline, or None when it is free.
+        runs: Stages of the pieces that have several.
+    """
+
+    num_atoms: int
+    capacity: tuple[int, ...]
+    num_micro_batches: int
+    pieces: Pieces
+    edges: Edges
+    edges_at_best: Edges
+    max_extra_in_flight: int
+    num_stages: int | None = None
+    runs: tuple[tuple[StageTimes, ...], ...] = ()
+
+    def stages_of(self, piece: int) -> tuple[StageTimes, ...]:
+        """Returns the stages of a piece, first to last."""
+        pieces = self.pieces
+        if pieces.run[piece] >= 0:
+            return self.runs[int(pieces.run[piece])]
+        forward = int(pieces.forward_ns[piece])
+        backward = int(pieces.time_ns[piece]) - forward
+        return (StageTimes(forward, backward, int(pieces.head_step_ns[piece])),)
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A composed pipeline: pieces first to last, and the extra warm-up of the edge behind each.
+
+    Attributes:
+        pieces: Indices into ``problem.pieces``.
+        extra_in_flight: ``e`` of the edge behind each piece; 0 for the last.
+        windows: ``w`` of the last stage of each piece, not clipped by ``m``.
+        value_ns: What the search that found it says of it (closed form or lower bound).
+    """
+
+    pieces: tuple[int, ...]
+    extra_in_flight: tuple[int, ...]
+    windows: tuple[int, ...]
+    value_ns: int
