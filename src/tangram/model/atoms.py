@@ -90,14 +90,17 @@ def parse_granularity(text: str, *, where: str | None = None) -> Granularity:
     lowered = text.strip().lower()
     if lowered in ("operator", "block", "layer"):
         return Granularity(lowered)
-    if lowered.isascii() and lowered.isdigit() and 1 <= int(lowered) <= 10_000:
+    is_count = lowered.isascii() and lowered.isdigit() and len(lowered) <= 5
+    if is_count and 1 <= int(lowered) <= 10_000:
         return Granularity("layer", int(lowered))
     raise InputError(
-        f"{text!r} is no granularity of atoms", where=where, hint="operator, block, layer, or a number of layers"
+        f"{text!r} is no granularity of atoms",
+        where=where,
+        hint="operator, block, layer, or a number of layers",
     )
 
 
-def cut_atoms(model: ModelSpec, granularity: Granularity = Granularity()) -> tuple[Atom, ...]:  # noqa: B008
+def cut_atoms(model: ModelSpec, granularity: Granularity = Granularity()) -> tuple[Atom, ...]:
     """Cuts a model into atoms: embedding first, head last, the layers between them.
 
     Raises:
@@ -143,9 +146,18 @@ def _atom(model: ModelSpec, parts: Iterable[AtomPart]) -> Atom:
     listed = tuple(parts)
     first = next((p.layer_idx for p in listed if p.layer_idx is not None), 0) or 0
     content = [
-        (p.part.value, None if p.layer_idx is None else (p.layer_idx - first, repr(model.layers[p.layer_idx])))
+        (
+            p.part.value,
+            None if p.layer_idx is None else (p.layer_idx - first, repr(model.layers[p.layer_idx])),
+        )
         for p in listed
     ]
-    ends = (model.hidden_size, model.vocab_size, model.tied_embeddings, model.position.value, model.max_positions)
+    ends = (
+        model.hidden_size,
+        model.vocab_size,
+        model.tied_embeddings,
+        model.position.value,
+        model.max_positions,
+    )
     text = repr((content, ends, model.norm.value))
     return Atom(listed, hashlib.sha256(text.encode()).hexdigest()[:16])

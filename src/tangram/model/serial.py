@@ -1,0 +1,170 @@
+"""A model as plain data and back, without loss: what a plan document and a preset file hold.
+
+Equal layers are written once: ``layer_kinds`` lists the kinds, ``layers`` the kind of each layer.
+
+    {"name": "tiny", ..., "layers": [0, 0],
+     "layer_kinds": [{"norm": "rmsnorm", "attention": {...}, "feed_forward": {...}}]}
+
+A kind has either ``feed_forward`` or ``moe``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from tangram.errors import InputError
+from tangram.model import fields as limits
+from tangram.model.fields import Fields, describe, nested
+from tangram.model.spec import (
+    AttentionSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    ModelSpec,
+    MoeSpec,
+    NormKind,
+    PositionKind,
+)
+
+_MODEL_KEYS = (
+    "name",
+    "family",
+    "source",
+    "hidden_size",
+    "vocab_size",
+    "norm",
+    "position",
+    "max_positions",
+    "tied_embeddings",
+    "layer_kinds",
+    "layers",
+)
+_LAYER_KEYS = ("norm", "attention", "feed_forward", "moe")
+_ATTENTION_KEYS = ("num_heads", "num_kv_heads", "head_dim", "qkv_bias", "out_bias", "qk_norm")
+_FEED_FORWARD_KEYS = ("intermediate_size", "gated", "bias")
+_MOE_KEYS = ("num_experts", "top_k", "expert")
+
+
+def to_dict(model: ModelSpec) -> dict[str, object]:
+    """Returns the model as JSON-ready data; :func:`from_dict` gives the equal model back."""
+    kinds: dict[LayerSpec, int] = {}
+    layers = [kinds.setdefault(layer, len(kinds)) for layer in model.layers]
+    return {
+        "name": model.name,
+        "family": model.family,
+        "source": model.source,
+        "hidden_size": model.hidden_size,
+        "vocab_size": model.vocab_size,
+        "norm": model.norm.value,
+        "position": model.position.value,
+        "max_positions": model.max_positions,
+        "tied_embeddings": model.tied_embeddings,
+        "layer_kinds": [_layer_dict(layer) for layer in kinds],
+        "layers": layers,
+    }
+
+
+def from_dict(data: Mapping[str, object], *, where: str = "model") -> ModelSpec:
+    """Builds a model from the data of :func:`to_dict`.
+
+    Args:
+        data: The data.
+        where: The place it comes from, for messages.
+
+    Raises:
+        InputError: A key is missing or unknown, or a value has the wrong type, is out of range or contradicts
+            another.
+    """
+    values = nested(data, where=where, keys=_MODEL_KEYS, kind="a model")
+    found = data.get("layer_kinds")
+    if not isinstance(found, list) or not found:
+        raise InputError(
+            f"is {describe(found)}, but must be a list with a kind", where=values.place("layer_kinds")
+        )
+    kinds = [_layer(kind, f"{where}: layer_kinds[{i}]") for i, kind in enumerate(found)]
+    idxs = values.integers("layers", len(kinds) - 1)
+    if not 1 <= len(idxs) <= limits.MAX_LAYERS:
+        raise InputError(
+            f"lists {len(idxs)} layers", where=values.place("layers"), hint=f"legal: 1 to {limits.MAX_LAYERS}"
+        )
+    return ModelSpec(
+        name=values.text("name"),
+        family=values.text("family"),
+        hidden_size=values.integer("hidden_size", limits.MAX_WIDTH),
+        vocab_size=values.integer("vocab_size", limits.MAX_VOCAB),
+        layers=tuple(kinds[i] for i in idxs),
+        norm=NormKind(values.choice("norm", NormKind)),
+        position=PositionKind(values.choice("position", PositionKind)),
+        max_positions=values.integer("max_positions", limits.MAX_POSITIONS),
+        tied_embeddings=values.boolean("tied_embeddings"),
+        source=values.text("source"),
+    )
+
+
+def fingerprint(model: ModelSpec) -> str:
+    """Returns 16 hexadecimal digits, equal for models of equal content, whatever their name and source."""
+    content = {key: value for key, value in to_dict(model).items() if key not in ("name", "source")}
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _layer_dict(layer: LayerSpec) -> dict[str, object]:
+    attention = {key: getattr(layer.attention, key) for key in _ATTENTION_KEYS}
+    data: dict[str, object] = {"norm": layer.norm.value, "attention": attention}
+    block = layer.feed_forward
+    if isinstance(block, FeedForwardSpec):
+        return data | {"feed_forward": _feed_forward_dict(block)}
+    expert = _feed_forward_dict(block.expert)
+    return data | {"moe": {"num_experts": block.num_experts, "top_k": block.top_k, "expert": expert}}
+
+
+def _feed_forward_dict(block: FeedForwardSpec) -> dict[str, object]:
+    return {key: getattr(block, key) for key in _FEED_FORWARD_KEYS}
+
+
+def _layer(data: object, where: str) -> LayerSpec:
+    values = nested(data, where=where, keys=_LAYER_KEYS, kind="a layer kind")
+    moe_here, dense_here = (values.values.get(key) is not None for key in ("moe", "feed_forward"))
+    if moe_here == dense_here:
+        raise InputError("must have either 'feed_forward' or 'moe'", where=where)
+    return LayerSpec(
+        attention=_attention(values.section("attention", _ATTENTION_KEYS, "attention")),
+        feed_forward=_moe(values) if moe_here else _feed_forward(values, "feed_forward"),
+        norm=NormKind(values.choice("norm", NormKind)),
+    )
+
+
+def _attention(values: Fields) -> AttentionSpec:
+    num_heads = values.integer("num_heads", limits.MAX_HEADS)
+    num_kv_heads = values.integer("num_kv_heads", limits.MAX_HEADS)
+    if num_heads % num_kv_heads:
+        raise InputError(
+            f"{num_kv_heads} does not divide num_heads {num_heads}", where=values.place("num_kv_heads")
+        )
+    return AttentionSpec(
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=values.integer("head_dim", limits.MAX_WIDTH),
+        qkv_bias=values.boolean("qkv_bias"),
+        out_bias=values.boolean("out_bias"),
+        qk_norm=values.boolean("qk_norm"),
+    )
+
+
+def _feed_forward(outer: Fields, key: str) -> FeedForwardSpec:
+    values = outer.section(key, _FEED_FORWARD_KEYS, "a feed-forward block")
+    return FeedForwardSpec(
+        intermediate_size=values.integer("intermediate_size", limits.MAX_FEED_FORWARD),
+        gated=values.boolean("gated"),
+        bias=values.boolean("bias"),
+    )
+
+
+def _moe(outer: Fields) -> MoeSpec:
+    values = outer.section("moe", _MOE_KEYS, "a mixture of experts")
+    num_experts = values.integer("num_experts", limits.MAX_EXPERTS)
+    top_k = values.integer("top_k", limits.MAX_EXPERTS)
+    if top_k > num_experts:
+        raise InputError(f"{top_k} is more than {num_experts} experts", where=values.place("top_k"))
+    return MoeSpec(num_experts, top_k, _feed_forward(values, "expert"))

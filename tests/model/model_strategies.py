@@ -1,0 +1,57 @@
+"""Random small models, for properties."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from tangram.model.spec import (
+    AttentionSpec,
+    FeedForwardSpec,
+    LayerSpec,
+    ModelSpec,
+    MoeSpec,
+    NormKind,
+    PositionKind,
+)
+
+
+@st.composite
+def attentions(draw: st.DrawFn) -> AttentionSpec:
+    num_kv_heads = draw(st.integers(1, 4))
+    return AttentionSpec(
+        num_heads=num_kv_heads * draw(st.integers(1, 4)),
+        num_kv_heads=num_kv_heads,
+        head_dim=draw(st.integers(1, 16)),
+        qkv_bias=draw(st.booleans()),
+        out_bias=draw(st.booleans()),
+        qk_norm=draw(st.booleans()),
+    )
+
+
+feed_forwards = st.builds(FeedForwardSpec, st.integers(1, 64), st.booleans(), st.booleans())
+
+
+@st.composite
+def moes(draw: st.DrawFn) -> MoeSpec:
+    num_experts = draw(st.integers(1, 8))
+    return MoeSpec(num_experts, draw(st.integers(1, num_experts)), draw(feed_forwards))
+
+
+layers = st.builds(LayerSpec, attentions(), feed_forwards | moes(), st.sampled_from(NormKind))
+
+
+@st.composite
+def models(draw: st.DrawFn) -> ModelSpec:
+    kinds = draw(st.lists(layers, min_size=1, max_size=3))
+    return ModelSpec(
+        name=draw(st.text(max_size=8)),
+        family=draw(st.sampled_from(["llama", "gpt2", "mixtral"])),
+        hidden_size=draw(st.integers(1, 64)),
+        vocab_size=draw(st.integers(1, 512)),
+        layers=tuple(draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=8))),
+        norm=draw(st.sampled_from(NormKind)),
+        position=draw(st.sampled_from(PositionKind)),
+        max_positions=draw(st.integers(1, 64)),
+        tied_embeddings=draw(st.booleans()),
+        source=draw(st.text(max_size=8)),
+    )

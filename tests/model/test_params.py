@@ -1,0 +1,179 @@
+"""Counts against published figures, and against tensor shapes written out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from model_strategies import models
+
+from tangram.model.atoms import Part
+from tangram.model.hf import parse_hf_config
+from tangram.model.params import (
+    count_params,
+    head_matrix_params,
+    model_parts,
+    num_active_params,
+    num_params,
+    part_params,
+)
+from tangram.model.presets import load_preset, preset_names
+from tangram.model.spec import ModelSpec
+
+# Billions: Alpa's benchmark tables for GPT and GShard MoE, 12.85 for the usual 13B, else the model cards.
+PUBLISHED_TOTAL = {
+    "gpt3-1.3b": 1.313,
+    "gpt3-2.6b": 2.649,
+    "gpt3-6.7b": 6.654,
+    "gpt3-13b": 12.85,
+    "gshard-moe-2.4b": 2.383,
+    "gshard-moe-7.1b": 7.070,
+    "gshard-moe-10b": 10.170,
+    "llama-3-8b": 8.03,
+    "llama-3-70b": 70.55,
+    "mixtral-8x7b": 46.7,
+    "qwen3-30b-a3b": 30.5,
+}
+# Numbers of elements in the published checkpoints.
+EXACT_TOTAL = {
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "mixtral-8x7b": 46_702_792_704,
+    "qwen3-30b-a3b": 30_532_122_624,
+}
+
+
+def test_every_preset_has_a_published_count() -> None:
+    assert sorted(PUBLISHED_TOTAL) == sorted(preset_names())
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED_TOTAL))
+def test_published_totals(name: str) -> None:
+    count = num_params(load_preset(name))
+    assert count == pytest.approx(PUBLISHED_TOTAL[name] * 1e9, rel=0.01)
+    assert count == EXACT_TOTAL.get(name, count)
+
+
+def test_published_active_counts() -> None:
+    assert num_active_params(load_preset("mixtral-8x7b")) == pytest.approx(12.9e9, rel=0.01)
+    # The card cuts 3.353 off to 3.3, 1.6 % below; to its two digits we agree, and to the tensors exactly.
+    qwen = num_active_params(load_preset("qwen3-30b-a3b"))
+    assert math.floor(qwen / 1e8) / 10 == 3.3
+    layer = 2048 * (4096 + 512 + 512) + 4096 * 2048 + 2 * 2048 + 2 * 128 + 2048 * 128 + 8 * 3 * 2048 * 768
+    assert qwen == 48 * layer + 2 * 151936 * 2048 + 2048
+
+
+@pytest.mark.parametrize("name", ["gpt3-1.3b", "gpt3-13b", "llama-3-8b", "llama-3-70b"])
+def test_everything_is_active_in_dense_models(name: str) -> None:
+    counts = count_params(load_preset(name))
+    assert counts.active == counts.total
+    assert counts.expert == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "hidden", "experts"),
+    [("gshard-moe-2.4b", 1024, 16), ("gshard-moe-7.1b", 1280, 32), ("gshard-moe-10b", 1536, 32)],
+)
+def test_gshard_by_its_published_formula(name: str, hidden: int, experts: int) -> None:
+    h, f = hidden, 8
+    attention = h * (3 * h + 1) + h * (h + 1)
+    feed_forward = h * (f * h + 1) + f * h * (h + 1)
+    dense = attention + feed_forward + 4 * h
+    moe = attention + experts * feed_forward + 4 * h
+    formula = 8 * dense + 8 * moe + 32000 * (h + 1)
+    assert num_params(load_preset(name)) == pytest.approx(formula, rel=0.001)
+
+
+def test_gpt2_small_by_its_checkpoint() -> None:
+    config = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024}
+    model = parse_hf_config(config | {"vocab_size": 50257}, name="gpt2", where="config.json")
+    assert num_params(model) == 124_439_808
+    untied = parse_hf_config(
+        config | {"vocab_size": 50257, "tie_word_embeddings": False}, name="gpt2", where="config.json"
+    )
+    assert num_params(untied) == 124_439_808 + 50257 * 768
+
+
+def tensors(model: ModelSpec) -> dict[str, tuple[int, ...]]:
+    """Names and shapes of a checkpoint of the qwen3_moe family, written out."""
+    h = model.hidden_size
+    shapes: dict[str, tuple[int, ...]] = {
+        "embed": (model.vocab_size, h),
+        "norm": (h,),
+        "head": (model.vocab_size, h),
+    }
+    for i, layer in enumerate(model.layers):
+        a = layer.attention
+        shapes |= {
+            f"{i}.in_norm": (h,),
+            f"{i}.post_norm": (h,),
+            f"{i}.q": (a.num_heads * a.head_dim, h),
+            f"{i}.k": (a.num_kv_heads * a.head_dim, h),
+            f"{i}.v": (a.num_kv_heads * a.head_dim, h),
+            f"{i}.o": (h, a.num_heads * a.head_dim),
+            f"{i}.q_norm": (a.head_dim,),
+            f"{i}.k_norm": (a.head_dim,),
+        }
+        if layer.moe:
+            shapes[f"{i}.gate"] = (layer.moe.num_experts, h)
+            for e in range(layer.moe.num_experts):
+                f = layer.moe.expert.intermediate_size
+                shapes |= {f"{i}.{e}.gate": (f, h), f"{i}.{e}.up": (f, h), f"{i}.{e}.down": (h, f)}
+        else:
+            shapes |= {f"{i}.gate": (96, h), f"{i}.up": (96, h), f"{i}.down": (h, 96)}
+    return shapes
+
+
+def test_qwen3_moe_with_dense_layers_by_its_tensors() -> None:
+    config = {
+        "model_type": "qwen3_moe",
+        "num_hidden_layers": 4,
+        "hidden_size": 40,
+        "num_attention_heads": 6,
+        "num_key_value_heads": 2,
+        "head_dim": 10,
+        "intermediate_size": 96,
+        "moe_intermediate_size": 24,
+        "num_experts": 5,
+        "num_experts_per_tok": 2,
+        "mlp_only_layers": [2],
+        "vocab_size": 77,
+    }
+    model = parse_hf_config(config, name="m", where="config.json")
+    shapes = tensors(model)
+    counts = count_params(model)
+    assert counts.total == sum(math.prod(shape) for shape in shapes.values())
+    assert counts.expert == 3 * 5 * 3 * 24 * 40
+    assert counts.active == counts.total - counts.expert * 3 // 5
+
+
+def test_parts_of_a_layer() -> None:
+    model = load_preset("gpt3-1.3b")
+    h = 2048
+    assert part_params(model, 0, Part.QKV).total == 3 * h * h + 3 * h + 2 * h
+    assert part_params(model, 0, Part.CORE).total == 0
+    assert part_params(model, 0, Part.OUT).total == h * h + h
+    assert part_params(model, 0, Part.UP).total == 4 * h * h + 4 * h + 2 * h
+    assert part_params(model, 0, Part.DOWN).total == 4 * h * h + h
+    assert part_params(model, None, Part.EMBEDDING).total == (51200 + 2048) * h
+    assert part_params(model, None, Part.HEAD).total == 2 * h  # tied: the matrix is the embedding's
+
+
+def test_ends_with_a_padded_vocabulary() -> None:
+    model = load_preset("llama-3-8b")
+    assert part_params(model, None, Part.HEAD, vocab_size=128512).total == 128512 * 4096 + 4096
+    assert part_params(model, None, Part.EMBEDDING, vocab_size=128512).total == 128512 * 4096
+    assert head_matrix_params(model) == 128256 * 4096
+    assert head_matrix_params(model, vocab_size=128512) == 128512 * 4096
+
+
+@given(models())
+def test_sums(model: ModelSpec) -> None:
+    counts = count_params(model)
+    parts = [part_params(model, idx, part) for idx, part in model_parts(model)]
+    assert counts.total == num_params(model) == sum(p.total for p in parts)
+    assert counts.active == num_active_params(model) == sum(p.active for p in parts)
+    assert 0 <= counts.expert <= counts.total
+    assert counts.total - counts.expert <= counts.active <= counts.total
+    assert (counts.expert > 0) == model.has_moe
