@@ -82,11 +82,6 @@ def num_active_params(model: ModelSpec) -> int:
     return count_params(model).active
 
 
-def head_matrix_params(model: ModelSpec, *, vocab_size: int | None = None) -> int:
-    """Returns the parameters of the LM head's matrix, which a last stage holds whether tied or not."""
-    return (model.vocab_size if vocab_size is None else vocab_size) * model.hidden_size
-
-
 def norm_params(kind: NormKind, width: int) -> int:
     """Returns the parameters of one norm: a scale, and for LayerNorm a bias."""
     return 2 * width if kind is NormKind.LAYERNORM else width
