@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tangram.cluster.spec import Assumption, Cluster, GpuSpec, Island, Link, Node
-from tangram.errors import UnknownNameError
+from tangram.cluster.serial import cluster_from_dict, cluster_to_dict, fingerprint
+from tangram.cluster.spec import Cluster, Island
 from tangram.job import Precision
 from tangram.plan.section import Positive, Rate, Seconds, Section
 
@@ -30,18 +30,6 @@ class GpuSection(Section):
     attention_kernel: str
     gpus_per_node: Positive
     source: str
-
-    @staticmethod
-    def of(gpu: GpuSpec) -> GpuSection:
-        """Returns the section of a part."""
-        values = {name: getattr(gpu, name) for name in GpuSection.model_fields}
-        for name in ("peak_flop_per_s", "achieved_flop_per_s"):
-            values[name] = {p: values[name][p] for p in Precision if p in values[name]}
-        return GpuSection(**values)
-
-    def to_gpu(self) -> GpuSpec:
-        """Returns the part."""
-        return GpuSpec(**{name: getattr(self, name) for name in GpuSection.model_fields})
 
 
 class NodeSection(Section):
@@ -109,28 +97,15 @@ class ClusterSection(Section):
 
     @staticmethod
     def of(cluster: Cluster) -> ClusterSection:
-        """Returns the section of a cluster."""
-        from tangram.cluster import serial
+        """Returns the section of a cluster.
 
-        parts = {node.gpu.name: node.gpu for node in cluster.nodes}
-        return ClusterSection(
-            name=cluster.name,
-            fingerprint=serial.fingerprint(cluster),
-            gpus=[GpuSection.of(parts[name]) for name in sorted(parts)],
-            nodes=[_node_section(node) for node in sorted(cluster.nodes, key=lambda node: node.name)],
-            default_bandwidth_bytes_per_s=cluster.default_bandwidth_bytes_per_s,
-            default_latency_s=cluster.default_latency_s,
-            links=[
-                LinkSection(
-                    a=x.a, b=x.b, bandwidth_bytes_per_s=x.bandwidth_bytes_per_s, latency_s=x.latency_s
-                )
-                for x in cluster.links
-            ],
-            assumptions=[
-                AssumptionSection(what=what, why=why)
-                for what, why in sorted((x.what, x.why) for x in cluster.assumptions)
-            ],
-        )
+        Raises:
+            InputError: Two different parts of the cluster have one name.
+        """
+        data = cluster_to_dict(cluster)
+        data["nodes"].sort(key=lambda node: node["name"])
+        data["assumptions"].sort(key=lambda assumption: (assumption["what"], assumption["why"]))
+        return ClusterSection.model_validate(data | {"fingerprint": fingerprint(cluster)})
 
     def to_cluster(self) -> Cluster:
         """Returns the cluster, nodes sorted by name.
@@ -138,21 +113,7 @@ class ClusterSection(Section):
         Raises:
             UnknownNameError: A node has a GPU that ``gpus`` does not define.
         """
-        parts = {gpu.name: gpu.to_gpu() for gpu in self.gpus}
-        nodes = []
-        for idx, node in enumerate(self.nodes):
-            if node.gpu not in parts:
-                raise UnknownNameError("GPU", node.gpu, parts, where=f"cluster.nodes[{idx}].gpu")
-            values = {name: getattr(node, name) for name in NodeSection.model_fields}
-            nodes.append(Node(**values | {"gpu": parts[node.gpu]}))
-        return Cluster(
-            name=self.name,
-            nodes=tuple(nodes),
-            default_bandwidth_bytes_per_s=self.default_bandwidth_bytes_per_s,
-            default_latency_s=self.default_latency_s,
-            links=tuple(Link(x.a, x.b, x.bandwidth_bytes_per_s, x.latency_s) for x in self.links),
-            assumptions=tuple(Assumption(x.what, x.why) for x in self.assumptions),
-        )
+        return cluster_from_dict(self.model_dump(mode="json", exclude={"fingerprint"}))
 
 
 class IslandSection(Section):
@@ -217,8 +178,3 @@ class IslandSection(Section):
             nic_bandwidth_bytes_per_s=self.nic_bandwidth_bytes_per_s,
             reasons=tuple(self.reasons),
         )
-
-
-def _node_section(node: Node) -> NodeSection:
-    values = {name: getattr(node, name) for name in NodeSection.model_fields}
-    return NodeSection(**values | {"gpu": node.gpu.name})

@@ -1,21 +1,18 @@
-"""The model as the plan holds it: a complete :class:`~tangram.model.spec.ModelSpec`, and its sizes."""
+"""The model as the plan holds it: a complete :class:`~tangram.model.spec.ModelSpec`, and its sizes.
+
+The layout of layers is the one of :mod:`tangram.model.serial`, which presets use too.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from tangram.errors import InputError
-from tangram.model.spec import (
-    AttentionSpec,
-    FeedForwardSpec,
-    LayerSpec,
-    ModelSpec,
-    MoeSpec,
-    NormKind,
-    PositionKind,
-)
+from tangram.model import serial
+from tangram.model.params import num_active_params, num_params
+from tangram.model.spec import ModelSpec, NormKind, PositionKind
+from tangram.model.vocabulary import padded_vocab_size as pad_vocab
 from tangram.plan.section import Count, Positive, Section
 
 
@@ -34,13 +31,11 @@ class FeedForwardSection(Section):
     """A dense feed-forward block, or one expert.
 
     Attributes:
-        kind: ``dense``.
         intermediate_size: Width between up and down projection.
         gated: Whether there is a gate projection beside the up projection.
         bias: Whether the projections have biases.
     """
 
-    kind: Literal["dense"] = "dense"
     intermediate_size: Positive
     gated: bool
     bias: bool
@@ -50,30 +45,30 @@ class MoeSection(Section):
     """A mixture of experts.
 
     Attributes:
-        kind: ``moe``.
         num_experts: Routed experts.
         top_k: Experts per token.
         expert: One expert.
     """
 
-    kind: Literal["moe"] = "moe"
     num_experts: Positive
     top_k: Positive
     expert: FeedForwardSection
 
 
 class LayerKind(Section):
-    """What equal layers have in common.
+    """What equal layers have in common; it has either ``feed_forward`` or ``moe``, and null for the other.
 
     Attributes:
-        attention: Attention.
-        feed_forward: Dense block or mixture of experts, told apart by ``kind``.
         norm: ``rmsnorm`` or ``layernorm``.
+        attention: Attention.
+        feed_forward: Dense block.
+        moe: Mixture of experts.
     """
 
-    attention: AttentionSection
-    feed_forward: Annotated[FeedForwardSection | MoeSection, Field(discriminator="kind")]
     norm: NormKind
+    attention: AttentionSection
+    feed_forward: FeedForwardSection | None = None
+    moe: MoeSection | None = None
 
 
 class ModelSection(Section):
@@ -82,27 +77,26 @@ class ModelSection(Section):
     Attributes:
         name: Preset name, or the name of the folder or file it was read from.
         family: Hugging Face ``model_type``.
-        fingerprint: Equal for models of equal shapes, whatever their names.
+        source: Where the numbers come from.
+        fingerprint: Equal for models of equal content, whatever their name and source.
         num_params: Parameters, without vocabulary padding.
         num_active_params: Parameters that one token uses.
         hidden_size: Width of the residual stream.
         vocab_size: Rows of the token embedding, before padding.
-        padded_vocab_size: Rows of the embedding and of the head as they are allocated, the same on all
-            stages.
+        padded_vocab_size: Rows of embedding and head as they are allocated, the same on all stages.
         norm: Kind of the final norm.
         position: ``rotary`` or ``learned``.
-        max_positions: Rows of the position table when learned, else the longest sequence the model is made
-            for.
+        max_positions: Rows of the position table when learned, else the longest sequence the model is for.
         tied_embeddings: Whether the head uses the embedding's matrix.
-        layer_kinds: Different layers.
+        layer_kinds: The different layers.
         layers: Index into ``layer_kinds``, one per transformer layer, first to last.
         hyperparameters: What shapes do not tell and an executor may want, by its Hugging Face name
             (``rope_theta``, ``rms_norm_eps``, ``hidden_act``...); planning never reads it.
-        source: Where the numbers come from.
     """
 
     name: str
     family: str
+    source: str
     fingerprint: str
     num_params: Count
     num_active_params: Count
@@ -111,12 +105,11 @@ class ModelSection(Section):
     padded_vocab_size: Positive
     norm: NormKind
     position: PositionKind
-    max_positions: Count
+    max_positions: Positive
     tied_embeddings: bool
     layer_kinds: list[LayerKind]
-    layers: Annotated[list[Count], Field(max_length=100_000)]
+    layers: Annotated[list[Count], Field(max_length=10_000)]
     hyperparameters: dict[str, Any] = Field(default_factory=dict)
-    source: str = ""
 
     @staticmethod
     def of(
@@ -132,85 +125,23 @@ class ModelSection(Section):
             padded_vocab_size: Rows as allocated; by default padded for no tensor parallelism.
             hyperparameters: What only an executor reads.
         """
-        from tangram.model import params, serial, vocabulary
-
-        kinds = list(dict.fromkeys(spec.layers))
-        index = {kind: idx for idx, kind in enumerate(kinds)}
-        return ModelSection(
-            name=spec.name,
-            family=spec.family,
-            fingerprint=serial.fingerprint(spec),
-            num_params=params.num_params(spec),
-            num_active_params=params.num_active_params(spec),
-            hidden_size=spec.hidden_size,
-            vocab_size=spec.vocab_size,
-            padded_vocab_size=padded_vocab_size or vocabulary.padded_vocab_size(spec.vocab_size, 1),
-            norm=spec.norm,
-            position=spec.position,
-            max_positions=spec.max_positions,
-            tied_embeddings=spec.tied_embeddings,
-            layer_kinds=[_layer_kind(kind) for kind in kinds],
-            layers=[index[layer] for layer in spec.layers],
-            hyperparameters=hyperparameters or {},
-            source=spec.source,
-        )
+        extra = {
+            "fingerprint": serial.fingerprint(spec),
+            "num_params": num_params(spec),
+            "num_active_params": num_active_params(spec),
+            "padded_vocab_size": padded_vocab_size or pad_vocab(spec.vocab_size, tp=1),
+            "hyperparameters": hyperparameters or {},
+        }
+        return ModelSection.model_validate(serial.to_dict(spec) | extra)
 
     def to_spec(self) -> ModelSpec:
         """Returns the model.
 
         Raises:
-            InputError: A layer names a kind that does not exist.
+            InputError: Numbers contradict each other, or a layer is of a kind that does not exist.
         """
-        kinds = [_layer_spec(kind) for kind in self.layer_kinds]
-        for idx, kind in enumerate(self.layers):
-            if kind >= len(kinds):
-                raise InputError(
-                    f"layer {idx} is of kind {kind}",
-                    where=f"model.layers[{idx}]",
-                    hint=f"{len(kinds)} kinds are defined",
-                )
-        return ModelSpec(
-            name=self.name,
-            family=self.family,
-            hidden_size=self.hidden_size,
-            vocab_size=self.vocab_size,
-            layers=tuple(kinds[kind] for kind in self.layers),
-            norm=self.norm,
-            position=self.position,
-            max_positions=self.max_positions,
-            tied_embeddings=self.tied_embeddings,
-            source=self.source,
-        )
+        data = self.model_dump(mode="json", exclude=_NOT_IN_SPEC, exclude_none=True)
+        return serial.from_dict(data)
 
 
-def _feed_forward(spec: FeedForwardSpec) -> FeedForwardSection:
-    return FeedForwardSection(intermediate_size=spec.intermediate_size, gated=spec.gated, bias=spec.bias)
-
-
-def _layer_kind(layer: LayerSpec) -> LayerKind:
-    att, ffn = layer.attention, layer.feed_forward
-    block = (
-        MoeSection(num_experts=ffn.num_experts, top_k=ffn.top_k, expert=_feed_forward(ffn.expert))
-        if isinstance(ffn, MoeSpec)
-        else _feed_forward(ffn)
-    )
-    attention = AttentionSection(
-        num_heads=att.num_heads,
-        num_kv_heads=att.num_kv_heads,
-        head_dim=att.head_dim,
-        qkv_bias=att.qkv_bias,
-        out_bias=att.out_bias,
-        qk_norm=att.qk_norm,
-    )
-    return LayerKind(attention=attention, feed_forward=block, norm=layer.norm)
-
-
-def _layer_spec(kind: LayerKind) -> LayerSpec:
-    att, ffn = kind.attention, kind.feed_forward
-    attention = AttentionSpec(
-        att.num_heads, att.num_kv_heads, att.head_dim, att.qkv_bias, att.out_bias, att.qk_norm
-    )
-    if isinstance(ffn, MoeSection):
-        expert = FeedForwardSpec(ffn.expert.intermediate_size, ffn.expert.gated, ffn.expert.bias)
-        return LayerSpec(attention, MoeSpec(ffn.num_experts, ffn.top_k, expert), kind.norm)
-    return LayerSpec(attention, FeedForwardSpec(ffn.intermediate_size, ffn.gated, ffn.bias), kind.norm)
+_NOT_IN_SPEC = {"fingerprint", "num_params", "num_active_params", "padded_vocab_size", "hyperparameters"}

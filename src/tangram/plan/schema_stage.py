@@ -80,7 +80,7 @@ class StagePrediction(Section):
         send_forward_s, send_backward_s: Activations to the next stage, and gradients back from it; null for
             the last.
         boundary_bytes: All bytes that one micro-batch sends to the next stage; 0 for the last.
-        in_flight: Micro-batches whose activations the memory figure holds.
+        in_flight: Micro-batches whose activations the memory figure holds: the window, at most all of them.
         activation_bytes: Activations per micro-batch in flight.
         memory: Bytes per item: ``weights``, ``gradients``, ``optimizer``, ``activations`` (all in flight),
             ``workspace``, ``reserve``.
@@ -125,7 +125,7 @@ class StageSection(Section):
         cp_layout: Which tokens a ``cp`` index holds: ``zigzag`` (chunks i and 2*cp-1-i of 2*cp equal ones,
             which
             balances causal attention) or ``contiguous``.
-        cp_exchange: How keys and values travel: ``ring``, ``allgather`` or ``a2a``.
+        cp_exchange: How keys and values travel: ``allgather``, ``ring`` or ``a2a``.
         micro_batch_per_dp_rank: Samples of a micro-batch for each dp index; they sum to ``micro_batch``.
         zero: 0 nothing sharded, 1 optimizer states, 2 also gradients, 3 also weights.
         zero_axes: Mesh axes over which the states of dense weights are sharded.
@@ -156,7 +156,7 @@ class StageSection(Section):
     expert_tp: Positive
     sequence_parallel: bool
     cp_layout: Literal["zigzag", "contiguous"] = "zigzag"
-    cp_exchange: Literal["ring", "allgather", "a2a"] = "ring"
+    cp_exchange: Literal["allgather", "ring", "a2a"] = "allgather"
     micro_batch_per_dp_rank: list[Positive]
     zero: Literal[0, 1, 2, 3]
     zero_axes: list[str]
@@ -177,8 +177,9 @@ class ScheduleSection(Section):
     Attributes:
         kind: ``1f1b``.
         virtual_stages_per_rank: 1 (not interleaved).
-        in_flight: One per stage: with w, a stage runs w - 1 forwards, then one forward and one backward in
-            turn.
+        in_flight: The window w of each stage, falling by at least one per stage. It runs w - 1 forwards, then
+            one forward and one backward in turn, then the backwards left over. Windows above the number of
+            micro-batches mean that number.
         overlap_p2p: Whether transfers between stages overlap with compute.
         assumed_overlaps: Share (0 to 1) of a communication that the prediction takes as hidden behind
             compute.
