@@ -1,7 +1,7 @@
 """The words of the cost model: what a stage may be configured as, and what the model says of it.
 
-Times are seconds per (global) micro-batch unless they say step; sizes are bytes per GPU. Arrays have the shape
-``(num_atoms, num_configs)`` unless stated.
+Times are seconds per (global) micro-batch unless they say step; sizes are bytes per GPU. Arrays have the
+shape ``(num_atoms, num_configs)`` unless stated.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class StageConfigs:
 
 @dataclass(frozen=True, slots=True)
 class AtomCosts:
-    """What each atom costs under each configuration; a slice costs the sum of its atoms (or, where said, the max).
+    """What each atom costs under each configuration; a slice costs the sum (or, where said, the max).
 
     Attributes:
         forward_s, backward_s: Per micro-batch, with the collectives that are not hidden.
@@ -120,13 +120,15 @@ class AtomCosts:
         stored_bytes: Activations kept per micro-batch in flight, when not recomputed in full.
         recomputed_stored_bytes: The same when recomputed in full (its inputs).
         workspace_bytes: Largest transient while the atom runs (max over a slice).
-        recompute_workspace_bytes: Transient of re-running the atom in backward (max over the recomputed ones).
+        recompute_workspace_bytes: The same while the atom is re-run in backward, what it brings back included
+            (max over the recomputed ones). A stage needs the larger of the two maxima, not their sum.
         step_s: Gradient synchronisation and optimizer, once per step.
-        components: Parts of ``forward_s + backward_s`` (keys ``matmul``, ``attention``, ``elementwise``, ``launch``,
-            ``tp``, ``cp``, ``ep``, ``zero``, ``offload``) and of ``step_s`` (``grad_sync``, ``param_gather``, ``optimizer``,
-            ``optimizer_offload``), for print.
+        components: Parts of ``forward_s + backward_s`` (keys ``matmul``, ``attention``, ``elementwise``,
+            ``launch``, ``tp``, ``cp``, ``ep``, ``zero``, ``offload``) and of ``step_s`` (``grad_sync``,
+            ``param_gather``, ``optimizer``, ``optimizer_offload``), for print.
         reserve_bytes: Context, NCCL buffers and fragmentation; shape ``(num_configs,)``, once per stage.
-        tied_bytes: Model states counted twice when embedding and tied head are in one stage; ``(num_configs,)``.
+        tied_bytes: Model states counted twice when embedding and tied head are in one stage;
+            ``(num_configs,)``.
         tied_step_s: Step time counted twice then; ``(num_configs,)``.
     """
 
@@ -159,8 +161,8 @@ class StageCost:
     Attributes:
         forward_s, backward_s: Per micro-batch; ``backward_s`` includes recomputation.
         step_s: Gradient synchronisation and optimizer after the last backward.
-        memory: Bytes per item, in print order: ``weights``, ``gradients``, ``optimizer``, ``activations`` (all in flight),
-            ``workspace``, ``reserve``.
+        memory: Bytes per item, in print order: ``weights``, ``gradients``, ``optimizer``, ``activations``
+            (all in flight), ``workspace``, ``reserve``.
         activation_bytes: Per micro-batch in flight.
         capacity_bytes: What the GPU has.
         components: As in :class:`AtomCosts`, plus ``recompute``.

@@ -1,0 +1,253 @@
+"""What each atom costs under every configuration of a table: the analytic form of the cost model.
+
+An atom's work is the sum of its parts'. Everything is vectorised over configurations; atoms of equal
+fingerprint are computed once. The steps: parts -> tables of work (:mod:`tangram.cost.parts`) -> sums per
+distinct atom -> states, overlap, memory -> one row per atom of the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+
+from tangram.cluster.spec import Portion
+from tangram.cost import memory, states, work
+from tangram.cost.parts import fill_part, vocab_matrix_params
+from tangram.cost.setting import Setting
+from tangram.cost.types import AtomCosts, FloatArray, StageConfigs
+from tangram.job import Job
+from tangram.model.atoms import Atom, Part
+from tangram.model.spec import LayerSpec, ModelSpec
+
+COMPONENTS = (
+    *work.TIME_NAMES,
+    "zero",
+    "offload",
+    "grad_sync",
+    "param_gather",
+    "optimizer",
+    "optimizer_offload",
+)
+"""Keys of ``AtomCosts.components``: nine parts of forward plus backward, four of the step."""
+
+_FIELDS = (
+    "forward_s",
+    "backward_s",
+    "recompute_s",
+    "weight_bytes",
+    "gradient_bytes",
+    "optimizer_bytes",
+    "stored_bytes",
+    "recomputed_stored_bytes",
+    "workspace_bytes",
+    "recompute_workspace_bytes",
+    "step_s",
+)
+
+
+def atom_costs(
+    model: ModelSpec,
+    atoms: Sequence[Atom],
+    portion: Portion,
+    configs: StageConfigs,
+    micro_batch: int,
+    job: Job,
+) -> AtomCosts:
+    """Returns the costs of atoms on a portion.
+
+    Args:
+        model: The whole model.
+        atoms: Atoms of it, in any selection and order.
+        portion: The GPUs of one stage.
+        configs: Legal configurations of that portion (see :func:`tangram.cost.configs.legal_configs`).
+        micro_batch: Global micro-batch, in samples.
+        job: The job.
+
+    Returns:
+        Arrays of shape ``(len(atoms), len(configs))``. ``tied_bytes`` and ``tied_step_s`` are zero unless
+        embeddings are tied and ``atoms`` holds both ends of the model.
+
+    Raises:
+        InputError: The GPU has no arithmetic in the job's precision.
+    """
+    return itemised_costs(model, atoms, portion, configs, micro_batch, job)[0]
+
+
+class TiedShare(NamedTuple):
+    """What a stage with both ends of a tied model counts twice; arrays of shape ``(num_configs,)``."""
+
+    held: states.StateBytes
+    step: states.StepTime
+
+
+def itemised_costs(
+    model: ModelSpec,
+    atoms: Sequence[Atom],
+    portion: Portion,
+    configs: StageConfigs,
+    micro_batch: int,
+    job: Job,
+) -> tuple[AtomCosts, TiedShare]:
+    """Returns :func:`atom_costs`, and the tied share item by item; arguments as there."""
+    setting = Setting.of(model, portion, configs, micro_batch, job)
+    layout = _layout(model, atoms)
+    sums = _sums(setting, layout)
+    fields = _fields(setting, sums)
+    spread = fields[:, layout.atom_of, :]
+    tied = _tied(setting, layout, sums)
+    costs = AtomCosts(
+        **dict(zip(_FIELDS, spread, strict=False)),
+        components=dict(zip(COMPONENTS, spread[len(_FIELDS) :], strict=True)),
+        reserve_bytes=memory.reserve_bytes(setting),
+        tied_bytes=tied.held.sum(),
+        tied_step_s=tied.step.sum(),
+    )
+    return costs, tied
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Which distinct atoms there are, and of which distinct parts they consist.
+
+    Attributes:
+        distinct: First atom of each fingerprint.
+        atom_of: Distinct atom of each requested atom.
+        part_of: Per distinct atom, per part, the distinct part.
+        part_owner: Per distinct part, a (distinct atom, position) that holds it.
+        embedding, head: Which distinct atom is an end of the model; None when absent.
+    """
+
+    distinct: tuple[Atom, ...]
+    atom_of: list[int]
+    part_of: tuple[tuple[int, ...], ...]
+    part_owner: tuple[tuple[int, int], ...]
+    embedding: int | None
+    head: int | None
+
+
+def _layout(model: ModelSpec, atoms: Sequence[Atom]) -> _Layout:
+    numbers: dict[str, int] = {}
+    distinct: list[Atom] = []
+    atom_of = []
+    for atom in atoms:
+        number = numbers.setdefault(atom.fingerprint, len(distinct))
+        if number == len(distinct):
+            distinct.append(atom)
+        atom_of.append(number)
+    kinds: dict[LayerSpec, int] = {}
+    parts: dict[tuple[Part, int], int] = {}
+    part_of, owners = [], []
+    for a, atom in enumerate(distinct):
+        kind_of = {i: kinds.setdefault(model.layers[i], len(kinds)) for i in atom.layer_idxs}
+        keys = [(p.part, -1 if p.layer_idx is None else kind_of[p.layer_idx]) for p in atom.parts]
+        for position, key in enumerate(keys):
+            if key not in parts:
+                parts[key] = len(parts)
+                owners.append((a, position))
+        part_of.append(tuple(parts[key] for key in keys))
+    embedding = next((a for a, atom in enumerate(distinct) if atom.is_embedding), None)
+    head = next((a for a, atom in enumerate(distinct) if atom.is_head), None)
+    return _Layout(tuple(distinct), atom_of, tuple(part_of), tuple(owners), embedding, head)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """Work of the distinct atoms.
+
+    Attributes:
+        table: Shape ``(NUM_ROWS, num_distinct, num_configs)``; rows as in :mod:`tangram.cost.work`.
+        layer_dense, layer_expert: Parameters of the largest layer in the atom (an atom may hold several);
+            shape ``(num_distinct, num_configs)``.
+    """
+
+    table: FloatArray
+    layer_dense: FloatArray
+    layer_expert: FloatArray
+
+    @property
+    def forward_compute_s(self) -> FloatArray:
+        """Forward kernels, without collectives."""
+        seconds: FloatArray = self.table[: len(work.COMPUTE)].sum(axis=0)
+        return seconds
+
+    @property
+    def backward_compute_s(self) -> FloatArray:
+        """Backward kernels, without collectives."""
+        seconds: FloatArray = self.table[work.BACKWARD : work.BACKWARD + len(work.COMPUTE)].sum(axis=0)
+        return seconds
+
+
+def _sums(setting: Setting, layout: _Layout) -> _Sums:
+    """Fills the tables of the distinct parts and adds them up, always in the same order."""
+    num_configs, num_distinct = len(setting.configs), len(layout.distinct)
+    parts = np.zeros((len(layout.part_owner), work.NUM_ROWS, num_configs))
+    for table, (a, position) in zip(parts, layout.part_owner, strict=True):
+        fill_part(setting, layout.distinct[a].parts[position], table)
+    table = np.zeros((work.NUM_ROWS, num_distinct, num_configs))
+    layer_params = np.zeros((2, num_distinct, num_configs))
+    for a, atom in enumerate(layout.distinct):
+        for part in layout.part_of[a]:
+            table[: work.NUM_SUMMED, a] += parts[part, : work.NUM_SUMMED]
+            peaks = table[work.TRANSIENT : work.INPUT, a]
+            np.maximum(peaks, parts[part, work.TRANSIENT : work.INPUT], out=peaks)
+        table[work.INPUT, a] = parts[layout.part_of[a][0], work.INPUT]
+        for layer in _layer_groups(atom, layout.part_of[a]):
+            held = sum(parts[part, work.DENSE_PARAMS : work.EXPERT_PARAMS + 1] for part in layer)
+            np.maximum(layer_params[:, a], held, out=layer_params[:, a])
+    return _Sums(table, layer_params[0], layer_params[1])
+
+
+def _layer_groups(atom: Atom, part_of: tuple[int, ...]) -> Iterator[list[int]]:
+    """Yields the distinct parts of each layer of an atom."""
+    numbered = zip(atom.parts, part_of, strict=True)
+    for _, group in groupby(numbered, key=lambda pair: pair[0].layer_idx):
+        yield [part for _, part in group]
+
+
+def _fields(setting: Setting, sums: _Sums) -> FloatArray:
+    """Returns all fields, then all components: shape ``(num_fields, num_distinct, num_configs)``."""
+    table = sums.table
+    dense, expert, stored = table[work.DENSE_PARAMS], table[work.EXPERT_PARAMS], table[work.STORED]
+    forward_compute, backward_compute = sums.forward_compute_s, sums.backward_compute_s
+    own_forward = table[: work.BACKWARD].sum(axis=0)
+    own_backward = table[work.BACKWARD : work.NUM_TIMES].sum(axis=0)
+    gather, reduce = states.gather_s(setting, dense, expert), states.reduce_s(setting, dense, expert)
+    zero_forward, zero_backward = states.zero_s(setting, gather, reduce, forward_compute, backward_compute)
+    copy_forward, copy_backward = memory.offload_s(setting, stored, forward_compute, backward_compute)
+    step = states.step_time(setting, dense, expert, forward_compute, backward_compute)
+    held = states.state_bytes(setting, dense, expert)
+    kept = memory.activation_bytes(setting, sums.table, sums.layer_dense, sums.layer_expert)
+    fields = np.empty((len(_FIELDS) + len(COMPONENTS), *dense.shape))
+    fields[0] = own_forward + zero_forward + copy_forward
+    fields[1] = own_backward + zero_backward + copy_backward
+    # An atom recomputed in full does not recompute its attention core once more, and its activations do not
+    # cross PCIe: backward_s and forward_s hold these, so they are taken off here.
+    saved = setting.configs.selective * table[work.ATTENTION] + copy_forward + copy_backward
+    fields[2] = np.maximum(own_forward - saved, 0.0)
+    fields[3:6] = held
+    fields[6:10] = kept
+    fields[10] = step.sum()
+    components = fields[len(_FIELDS) :]
+    components[: work.BACKWARD] = table[: work.BACKWARD] + table[work.BACKWARD : work.NUM_TIMES]
+    components[7] = zero_forward + zero_backward
+    components[8] = copy_forward + copy_backward
+    components[9:13] = step
+    return fields
+
+
+def _tied(setting: Setting, layout: _Layout, sums: _Sums) -> TiedShare:
+    """The embedding's copy is dropped, so it is the embedding's compute that decides what was hidden."""
+    matrix = vocab_matrix_params(setting)
+    nothing = np.zeros_like(matrix)
+    if not setting.model.tied_embeddings or layout.embedding is None or layout.head is None:
+        return TiedShare(states.StateBytes(nothing, nothing, nothing), states.StepTime(*[nothing] * 4))
+    forward_s = sums.forward_compute_s[layout.embedding]
+    backward_s = sums.backward_compute_s[layout.embedding]
+    return TiedShare(
+        states.state_bytes(setting, matrix, nothing),
+        states.step_time(setting, matrix, nothing, forward_s, backward_s),
+    )

@@ -1,0 +1,137 @@
+"""Attention: the parts qkv, core and out.
+
+Element counts per token follow Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
+Transformer Models", section 4, generalised to grouped queries; with sequence parallelism everything stored is
+divided by tp. Element-wise traffic is the cost-model study's 20 h + 3 (q + 2 kv) elements per layer and pass,
+dealt out to the parts; backward moves twice as much.
+
+Tensor parallelism all-gathers the input of the column-parallel product and reduce-scatters the output of the
+row-parallel one; backward does the converse. The second gather of the input that backward needs (only a shard
+was kept) is taken to be hidden under the product that does not need it, as Megatron-Core does.
+
+Context parallelism all-gathers keys and values, exposed: once in forward; in backward again, with a
+reduce-scatter of their gradients. Causal work is balanced over the ranks.
+"""
+
+from __future__ import annotations
+
+from tangram.cost import links, work
+from tangram.cost.gemm import gemm_s
+from tangram.cost.setting import Setting
+from tangram.cost.types import FloatArray
+from tangram.model.spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormKind
+
+QKV_LAUNCH, CORE_LAUNCH, OUT_LAUNCH = 0.25, 0.25, 0.15
+"""Shares of a layer's launch time, by number of kernels."""
+
+SCORE_FORWARD_BYTES, SCORE_BACKWARD_BYTES = 11.0, 17.0
+"""Traffic of unfused attention per score at 16 bit (cost-model study, section 2); twice that at 32 bit."""
+
+FLASH_BACKWARD_RATIO = 2.5
+"""Backward over forward FLOP of a fused kernel: five products instead of two (Dao 2023, FlashAttention-2)."""
+
+LOG_SUM_BYTES = 4.0
+"""What a fused kernel keeps per token and head: the logarithm of the softmax's sum, in fp32."""
+
+
+def fill_qkv(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
+    """Norm and query/key/value projection: fills the part's table, shape ``(NUM_ROWS, num_configs)``."""
+    hidden, element = setting.model.hidden_size, setting.element_bytes
+    columns = _qkv_columns(setting, layer.attention)
+    table[work.MATMUL], table[work.MATMUL + work.BACKWARD] = gemm_s(setting, setting.tokens, columns, hidden)
+    residual_bytes = setting.shard_tokens * (hidden * element)
+    fill_elementwise(setting, table, 6 * residual_bytes)
+    fill_launch(setting, table, QKV_LAUNCH)
+    fill_tp(setting, table)
+    table[work.STORED] = 2 * residual_bytes
+    table[work.INPUT] = residual_bytes
+    table[work.TRANSIENT] = setting.tokens * (2 * hidden + columns) * element
+
+
+def fill_core(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
+    """Rotary embedding and scores times values: fills the part's table."""
+    element, attention = setting.element_bytes, layer.attention
+    qkv_bytes = setting.tokens * _qkv_columns(setting, attention) * element
+    fill_elementwise(setting, table, 3 * qkv_bytes)
+    fill_launch(setting, table, CORE_LAUNCH)
+    kv_bytes = setting.tokens * setting.cp * ((2 * attention.kv_width * element) / setting.tp)
+    gather_s = setting.links.gather_s(links.CP, kv_bytes)
+    table[work.CP], table[work.CP + work.BACKWARD] = gather_s, 2 * gather_s
+    table[work.STORED] = qkv_bytes
+    table[work.INPUT] = qkv_bytes
+    table[work.TRANSIENT] = 2 * (qkv_bytes + kv_bytes)
+    if setting.flash:
+        _fill_flash(setting, attention, table)
+    else:
+        _fill_unfused(setting, attention, table)
+
+
+def fill_out(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
+    """Output projection and residual: fills the part's table."""
+    hidden, element = setting.model.hidden_size, setting.element_bytes
+    width = layer.attention.query_width / setting.tp
+    table[work.MATMUL], table[work.MATMUL + work.BACKWARD] = gemm_s(setting, setting.tokens, hidden, width)
+    fill_elementwise(setting, table, setting.shard_tokens * (4 * hidden * element))
+    fill_launch(setting, table, OUT_LAUNCH)
+    fill_tp(setting, table)
+    input_bytes = setting.tokens * width * element
+    table[work.STORED] = input_bytes + setting.shard_tokens * (hidden * dropout_mask_bytes(layer))
+    table[work.INPUT] = input_bytes
+    table[work.TRANSIENT] = setting.tokens * (2 * hidden + width) * element
+
+
+def fill_elementwise(setting: Setting, table: FloatArray, num_bytes: FloatArray) -> None:
+    """Fills the element-wise rows: ``num_bytes`` forward, twice as much backward."""
+    seconds = num_bytes * setting.stream_s_per_byte
+    table[work.ELEMENTWISE], table[work.ELEMENTWISE + work.BACKWARD] = seconds, 2 * seconds
+
+
+def fill_launch(setting: Setting, table: FloatArray, share: float) -> None:
+    """Fills the launch rows with a share of a layer's launch time per pass."""
+    table[work.LAUNCH] = table[work.LAUNCH + work.BACKWARD] = share * setting.stack.launch_s
+
+
+def fill_tp(setting: Setting, table: FloatArray) -> None:
+    """Fills the tensor-parallel rows: one all-gather or reduce-scatter of the residual stream per pass."""
+    total_bytes = setting.tokens * (setting.model.hidden_size * setting.element_bytes)
+    table[work.TP] = table[work.TP + work.BACKWARD] = setting.links.gather_s(links.TP, total_bytes)
+
+
+def dropout_mask_bytes(layer: LayerSpec) -> float:
+    """Bytes per element of a dropout's mask: layers of GPT-2's kind (LayerNorm, no gate) have dropouts."""
+    block = layer.feed_forward
+    gated = block.gated if isinstance(block, FeedForwardSpec) else block.expert.gated
+    return 1.0 if layer.norm is NormKind.LAYERNORM and not gated else 0.0
+
+
+def _qkv_columns(setting: Setting, attention: AttentionSpec) -> FloatArray:
+    columns: FloatArray = (attention.query_width + 2 * attention.kv_width) / setting.tp
+    return columns
+
+
+def _score_flop(setting: Setting, attention: AttentionSpec) -> FloatArray:
+    """Forward FLOP of scores and values over the whole square of a rank's queries and all keys."""
+    return setting.tokens * (4 * setting.job.seq_len * attention.query_width) / setting.tp
+
+
+def _fill_flash(setting: Setting, attention: AttentionSpec, table: FloatArray) -> None:
+    rate = setting.achieved_flop_per_s * setting.gpu.flash_efficiency
+    forward = _score_flop(setting, attention) * (0.5 / rate)
+    table[work.ATTENTION] = forward
+    table[work.ATTENTION + work.BACKWARD] = FLASH_BACKWARD_RATIO * forward
+    table[work.DROPPABLE] = setting.tokens * (LOG_SUM_BYTES * attention.num_heads) / setting.tp
+
+
+def _fill_unfused(setting: Setting, attention: AttentionSpec, table: FloatArray) -> None:
+    """All scores are computed, masked or not; softmax output, dropout's mask and its output are kept."""
+    element = setting.element_bytes
+    rate = setting.achieved_flop_per_s * setting.gpu.unfused_efficiency
+    product_s = _score_flop(setting, attention) / rate
+    scores = setting.tokens * (attention.num_heads * setting.job.seq_len) / setting.tp
+    wide = element / 2 * setting.gpu.memory_efficiency / setting.gpu.score_efficiency
+    memory_s = scores * (wide * setting.stream_s_per_byte)
+    forward = product_s + SCORE_FORWARD_BYTES * memory_s
+    table[work.ATTENTION] = forward
+    table[work.ATTENTION + work.BACKWARD] = 2 * product_s + SCORE_BACKWARD_BYTES * memory_s
+    table[work.DROPPABLE] = (2 * element + 1) * scores
+    table[work.TRANSIENT] += 2 * element * scores

@@ -1,0 +1,170 @@
+"""The numbers of the cost model that are not in the model, the cluster or the job.
+
+They live in ``constants.json`` on three shelves: GPU family, software stack, cluster; each with its unit and
+its source. This is the only module of the cost model that reads a file, once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from importlib import resources
+from typing import Any, TypeVar
+
+from tangram.cluster.spec import GpuSpec
+from tangram.errors import InputError
+from tangram.job import Precision
+
+GENERIC_FAMILY = "generic"
+DEFAULT_STACK = "tangram-runtime"
+DEFAULT_CLUSTER = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuConstants:
+    """Rates of a GPU family, relative to a part's catalogue; meanings and units in ``constants.json``."""
+
+    gemm_efficiency: float
+    gemm_overhead_rows: float
+    flash_efficiency: float
+    unfused_efficiency: float
+    score_efficiency: float
+    memory_efficiency: float
+
+
+@dataclass(frozen=True, slots=True)
+class StackConstants:
+    """What the software that trains adds; meanings and units in ``constants.json``."""
+
+    launch_s: float
+    collective_launch_s: float
+    compute_hides_frac: float
+    exposed_floor_frac: float
+    expert_imbalance: float
+    moe_launch_ratio: float
+    logit_fixed_bytes: float
+    logit_element_ratio: float
+    logit_traffic_fixed_bytes: float
+    logit_traffic_element_ratio: float
+    head_gradient_bytes: float
+    gradient_bucket_bytes: float
+    host_bandwidth_bytes_per_s: float
+    context_bytes: float
+    communicator_bytes: float
+    fragmentation_frac: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConstants:
+    """What links carry, relative to their stated bandwidth; meanings and units in ``constants.json``."""
+
+    nvlink_efficiency: float
+    xgmi_efficiency: float
+    pcie_efficiency: float
+    other_efficiency: float
+    nic_efficiency: float
+    all_to_all_efficiency: float
+    host_copy_efficiency: float
+
+    def intra_efficiency(self, kind: str) -> float:
+        """Share of a node's stated bandwidth that collectives reach; ``kind`` as in ``Node.intra_kind``."""
+        lowered = kind.lower()
+        if "nvlink" in lowered or "nvswitch" in lowered:
+            return self.nvlink_efficiency
+        if "xgmi" in lowered or "infinity" in lowered:
+            return self.xgmi_efficiency
+        return self.pcie_efficiency if "pci" in lowered else self.other_efficiency
+
+
+_Shelf = TypeVar("_Shelf", GpuConstants, StackConstants, ClusterConstants)
+
+
+def gpu_constants(gpu: GpuSpec) -> GpuConstants:
+    """Returns the constants of a GPU's family (the generic shelf when the family is unknown)."""
+    return _family_shelves()[family_shelf(gpu)]
+
+
+def stack_constants() -> StackConstants:
+    """Returns the constants of Tangram's own runtime."""
+    return _stack_shelf()
+
+
+def cluster_constants() -> ClusterConstants:
+    """Returns the constants of an uncalibrated cluster."""
+    return _cluster_shelf()
+
+
+def family_shelf(gpu: GpuSpec) -> str:
+    """Returns a GPU's shelf: its family, else the longest shelf name its family starts with, else generic."""
+    known = [name for name in _document()["gpu_family"] if gpu.family.lower().startswith(name)]
+    return max(known, key=len, default=GENERIC_FAMILY)
+
+
+def matmul_flop_per_s(gpu: GpuSpec, precision: Precision) -> float:
+    """Returns the achieved rate of large matrix products: the catalogue's, not the datasheet's peak.
+
+    Raises:
+        InputError: The part has no matrix arithmetic in this precision.
+    """
+    rate = gpu.achieved_flop_per_s.get(precision)
+    if rate is None or not gpu.supports(precision):
+        legal = [p.value for p in Precision if gpu.supports(p)]
+        raise InputError(
+            f"{gpu.name} has no {precision.value} arithmetic",
+            where="--precision",
+            hint="supported: " + ", ".join(legal),
+        )
+    return rate
+
+
+def constants_fingerprint() -> str:
+    """Returns a short hash of all constants: equal predictions need equal fingerprints."""
+    return hashlib.sha256(_text().encode()).hexdigest()[:16]
+
+
+def basis_note(gpu: GpuSpec) -> str:
+    """Says in one sentence what predictions for this GPU rest on, and how far they have been off."""
+    shelf = family_shelf(gpu)
+    checked = _document()["checked"].get(shelf)
+    basis = f"formulas with the constants of {shelf} GPUs ({constants_fingerprint()})"
+    if shelf == GENERIC_FAMILY:
+        return f"{basis}: the family {gpu.family!r} is unknown, and nothing was measured on {gpu.name}"
+    if checked is None:
+        return f"{basis}: estimates for this family, not checked against measurements"
+    return (
+        f"{basis}: time was off by {checked['median_error_frac']:.0%} in the median and "
+        f"{checked['worst_error_frac']:.0%} at worst over {checked['num_rows']} published {checked['what']}"
+    )
+
+
+@lru_cache(maxsize=1)
+def _text() -> str:
+    return resources.files("tangram.cost").joinpath("constants.json").read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def _document() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(_text())
+    return document
+
+
+@lru_cache(maxsize=1)
+def _family_shelves() -> Mapping[str, GpuConstants]:
+    return {name: _shelf(GpuConstants, entries) for name, entries in _document()["gpu_family"].items()}
+
+
+@lru_cache(maxsize=1)
+def _stack_shelf() -> StackConstants:
+    return _shelf(StackConstants, _document()["stack"][DEFAULT_STACK])
+
+
+@lru_cache(maxsize=1)
+def _cluster_shelf() -> ClusterConstants:
+    return _shelf(ClusterConstants, _document()["cluster"][DEFAULT_CLUSTER])
+
+
+def _shelf(kind: type[_Shelf], entries: Mapping[str, Mapping[str, Any]]) -> _Shelf:
+    return kind(**{field.name: float(entries[field.name]["value"]) for field in fields(kind)})

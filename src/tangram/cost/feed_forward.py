@@ -1,0 +1,54 @@
+"""The dense feed-forward block: the parts up and down.
+
+See :mod:`tangram.cost.attention` for element counts and collectives.
+"""
+
+from __future__ import annotations
+
+from tangram.cost import work
+from tangram.cost.attention import dropout_mask_bytes, fill_elementwise, fill_launch, fill_tp
+from tangram.cost.gemm import gemm_s
+from tangram.cost.setting import Setting
+from tangram.cost.types import FloatArray
+from tangram.model.spec import FeedForwardSpec, LayerSpec
+
+UP_LAUNCH, DOWN_LAUNCH = 0.2, 0.15
+"""Shares of a layer's launch time; the two parts of a block with attention's three make 1."""
+
+ACTIVATION_ELEMENTS = 5
+"""Traffic of the activation function per up-projected element and pass (cost-model study, section 2)."""
+
+
+def fill_up(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
+    """Norm and up (and gate) projection: fills the part's table, shape ``(NUM_ROWS, num_configs)``."""
+    hidden, element, block = setting.model.hidden_size, setting.element_bytes, _dense(layer)
+    columns = block.num_up_matrices * block.intermediate_size / setting.tp
+    table[work.MATMUL], table[work.MATMUL + work.BACKWARD] = gemm_s(setting, setting.tokens, columns, hidden)
+    residual_bytes = setting.shard_tokens * (hidden * element)
+    fill_elementwise(setting, table, 6 * residual_bytes)
+    fill_launch(setting, table, UP_LAUNCH)
+    fill_tp(setting, table)
+    table[work.STORED] = 2 * residual_bytes
+    table[work.INPUT] = residual_bytes
+    table[work.TRANSIENT] = setting.tokens * (2 * hidden + columns) * element
+
+
+def fill_down(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
+    """Activation, down projection and residual: fills the part's table."""
+    hidden, element, block = setting.model.hidden_size, setting.element_bytes, _dense(layer)
+    width = block.intermediate_size / setting.tp
+    table[work.MATMUL], table[work.MATMUL + work.BACKWARD] = gemm_s(setting, setting.tokens, hidden, width)
+    up_bytes = setting.tokens * width * (block.num_up_matrices * element)
+    residual_bytes = setting.shard_tokens * (hidden * element)
+    fill_elementwise(setting, table, 4 * residual_bytes + ACTIVATION_ELEMENTS * up_bytes)
+    fill_launch(setting, table, DOWN_LAUNCH)
+    fill_tp(setting, table)
+    kept_bytes = up_bytes + setting.tokens * width * element
+    table[work.STORED] = kept_bytes + setting.shard_tokens * (hidden * dropout_mask_bytes(layer))
+    table[work.INPUT] = up_bytes
+    table[work.TRANSIENT] = kept_bytes + setting.tokens * (2 * hidden * element)
+
+
+def _dense(layer: LayerSpec) -> FeedForwardSpec:
+    assert isinstance(layer.feed_forward, FeedForwardSpec)
+    return layer.feed_forward

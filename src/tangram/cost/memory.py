@@ -1,0 +1,100 @@
+"""Memory beside model states: activations, transients, and what is lost to everybody."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from tangram.cost import work
+from tangram.cost.setting import Setting
+from tangram.cost.types import FloatArray
+
+BOUNDARY_BUFFERS = 4
+"""Micro-batches of residual stream in flight between stages: two in, two out (double buffering)."""
+
+OFFLOAD_BUFFERS = 2
+"""Atoms whose offloaded activations are on the GPU at once: the running one and the one being copied."""
+
+GATHERED_LAYERS = 2
+"""Layers whose ZeRO-3 weights are gathered at once: the running one and the prefetched one."""
+
+
+class ActivationBytes(NamedTuple):
+    """In the order of ``AtomCosts``."""
+
+    stored: FloatArray
+    recomputed_stored: FloatArray
+    workspace: FloatArray
+    recompute_workspace: FloatArray
+
+
+def activation_bytes(
+    setting: Setting, table: FloatArray, layer_dense: FloatArray, layer_expert: FloatArray
+) -> ActivationBytes:
+    """Returns what atoms keep per micro-batch, and what they need while they run.
+
+    Workspace is the largest transient of a part, plus what ZeRO needs of one layer: at stage 3 two gathered
+    layers and one layer of unsharded gradients, below it a bucket of gradients. Recomputing an atom in full
+    brings all its activations back at once, on top of that: ``recompute_workspace`` includes the workspace,
+    so a stage needs the larger of the two.
+
+    Offloaded activations leave two atoms' worth on the GPU.
+
+    Args:
+        setting: Degrees and dtypes.
+        table: Work of the atoms, shape ``(NUM_ROWS, num_atoms, num_configs)``.
+        layer_dense, layer_expert: Parameters of the largest layer of each atom, shape ``(num_atoms,
+            num_configs)``.
+    """
+    stored, offloaded = table[work.STORED], setting.configs.offload_activations
+    buffers = _zero_workspace_bytes(setting, layer_dense, layer_expert)
+    buffers += offloaded * (OFFLOAD_BUFFERS * stored)
+    rerun = stored + setting.configs.selective * table[work.DROPPABLE]
+    return ActivationBytes(
+        stored=np.where(offloaded, 0.0, stored),
+        recomputed_stored=table[work.INPUT],
+        workspace=table[work.TRANSIENT] + buffers,
+        recompute_workspace=table[work.RERUN_TRANSIENT] + buffers + rerun,
+    )
+
+
+def offload_s(
+    setting: Setting, stored: FloatArray, forward_s: FloatArray, backward_s: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Returns what copying activations to the host in forward, and back in backward, adds to either.
+
+    That is where a copy takes longer than the compute beside it.
+
+    Args:
+        setting: Rates.
+        stored: Bytes of the atoms per micro-batch; shape ``(num_atoms, num_configs)``, as all others.
+        forward_s, backward_s: Compute that hides the copies.
+    """
+    copy_s = stored * (setting.configs.offload_activations * setting.host_copy_s_per_byte)
+    hides = setting.stack.compute_hides_frac
+    return np.maximum(copy_s - hides * forward_s, 0.0), np.maximum(copy_s - hides * backward_s, 0.0)
+
+
+def reserve_bytes(setting: Setting) -> FloatArray:
+    """Returns what every GPU of the stage loses, whatever it computes; shape ``(num_configs,)``.
+
+    That is context, communicators (one per group of more than one rank, and one for the pipeline), buffers of
+    the pipeline's boundaries, and fragmentation.
+    """
+    stack, model = setting.stack, setting.model
+    communicators = 1.0 + (setting.links.size > 1).sum(axis=0)
+    boundary_bytes = BOUNDARY_BUFFERS * model.hidden_size * setting.element_bytes * setting.shard_tokens
+    lost_bytes = stack.fragmentation_frac * setting.portion.island.gpu.usable_memory_bytes
+    reserved: FloatArray = stack.communicator_bytes * communicators + boundary_bytes
+    return stack.context_bytes + lost_bytes + reserved
+
+
+def _zero_workspace_bytes(setting: Setting, layer_dense: FloatArray, layer_expert: FloatArray) -> FloatArray:
+    """Parameters without other replicas need neither gathering nor buckets."""
+    dense = layer_dense * (setting.data_ranks > 1)
+    shared = dense + layer_expert * (setting.expert_data_ranks > 1)
+    gradient_bytes = setting.gradient_bytes * shared
+    bucket_bytes = np.minimum(gradient_bytes, setting.stack.gradient_bucket_bytes)
+    gathered_bytes = GATHERED_LAYERS * setting.element_bytes * shared + gradient_bytes
+    return np.where(setting.configs.zero >= 3, gathered_bytes, bucket_bytes)
