@@ -1,0 +1,1 @@
+"""What to train on: the GPU catalogue, readers of clusters, and islands."""

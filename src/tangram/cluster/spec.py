@@ -167,16 +167,16 @@ class Cluster:
         return link.latency_s if link else self.default_latency_s
 
     def _link(self, a: Node, b: Node) -> Link | None:
-        """Node names bind tighter than groups; the narrowest link wins among equals."""
-        best: tuple[int, float, Link] | None = None
+        """Node names bind tighter than groups; among equals the narrowest wins, then the largest latency."""
+        best: tuple[tuple[int, float, float], Link] | None = None
         for link in self.links:
             for x, y in ((link.a, link.b), (link.b, link.a)):
                 if x in (a.name, a.group) and y in (b.name, b.group):
                     exactness = (x == a.name) + (y == b.name)
-                    key = (-exactness, link.bandwidth_bytes_per_s)
-                    if best is None or key < (best[0], best[1]):
-                        best = (*key, link)
-        return best[2] if best else None
+                    key = (-exactness, link.bandwidth_bytes_per_s, -link.latency_s)
+                    if best is None or key < best[0]:
+                        best = (key, link)
+        return best[1] if best else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +190,7 @@ class Island:
         gpus_per_node: Equal for all nodes.
         intra_bandwidth_bytes_per_s: The slowest intra-node link.
         intra_latency_s: The largest.
-        inter_bandwidth_bytes_per_s: The slowest link between two nodes of the island (the NIC's for one node).
+        inter_bandwidth_bytes_per_s: The slowest link between two nodes (the NIC's for one node).
         inter_latency_s: The largest.
         nic_bandwidth_bytes_per_s: The slowest host's NICs together.
         reasons: Why the island ends where it ends, one sentence per boundary.
