@@ -16,11 +16,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tangram.planner.frontier import FrontierSearch, Objective, SearchResult
 from tangram.planner.lattice import PrefixBound, prefix_bound
 from tangram.planner.problem import FAR_NS, Chain, Problem
 
 Referee = Callable[[Problem, Chain], int]
+
+_FIRST_CUTOFFS = (1.005, 1.02, 1.06, 1.2, 1.6, 3.0, None)
 
 _SLACK_SHIFT = 7  # the closed form may be this much (1/128) above the simulator and still deserve a simulation
 
@@ -41,8 +45,8 @@ class Effort:
     beam: int = 160
     finalists: int = 8
     margin_frac: float = 0.004
-    label_limit: int = 2_000_000
-    listing_labels: int = 30_000
+    label_limit: int = 300_000
+    listing_labels: int = 6_000
     listing_plans: int = 48
 
 
@@ -54,6 +58,7 @@ class Candidate:
     num_units: int
     num_stages: int
     problem_idx: int
+    problem: Problem
     chain: Chain
 
     @property
@@ -98,6 +103,11 @@ class Composer:
         """Best simulated time so far; ``FAR_NS`` without any."""
         return self.best.time_ns if self.best else FAR_NS
 
+    @property
+    def reach_ns(self) -> int:
+        """The cut-off with the slack by which the closed form may exceed the simulator."""
+        return min(self.cutoff_ns + (self.cutoff_ns >> _SLACK_SHIFT), FAR_NS)
+
     def consider(self, problem_idx: int, problem: Problem) -> None:
         """Searches one problem; keeps what beats the best so far and records its bound."""
         if not len(problem.pieces):
@@ -111,7 +121,7 @@ class Composer:
             self._simulate(problem_idx, problem, chain)
         lowest = bound.chains[0].value_ns if bound.chains else self.cutoff_ns
         if not bound.exhausted:
-            lowest = min(lowest, _guide_bound(problem, guide))
+            lowest = min(lowest, _guide_bound(problem, guide)[0])
         if lowest >= self.cutoff_ns:
             self._close(problem_idx, self.cutoff_ns, proven=True)
             return
@@ -130,23 +140,34 @@ class Composer:
         self.proven[problem_idx] = proven
 
     def _guide(self, problem: Problem) -> PrefixBound:
-        reach = self.cutoff_ns + (self.cutoff_ns >> _SLACK_SHIFT)
-        return prefix_bound(problem, reach // max(problem.num_micro_batches - 1, 1) + 1)
+        return prefix_bound(problem, self.reach_ns // max(problem.num_micro_batches - 1, 1) + 1)
 
     def _first_plan(self, problem_idx: int, problem: Problem) -> None:
+        """Looks just above the relaxed optimum first: the lower the cut-off, the fewer labels there are."""
         guide = prefix_bound(problem, FAR_NS)
-        search = FrontierSearch(problem, guide, Objective.CLOSED_FORM, FAR_NS, beam=self.effort.beam)
-        found = search.run()
-        self.num_labels += found.num_labels
-        for chain in found.chains[:4]:
-            self._simulate(problem_idx, problem, chain)
+        pace, fill = _guide_bound(problem, guide)
+        for factor in _FIRST_CUTOFFS:
+            cutoff = FAR_NS if factor is None else min(int((pace + fill) * factor), FAR_NS)
+            search = FrontierSearch(
+                problem,
+                guide,
+                Objective.CLOSED_FORM,
+                cutoff,
+                beam=self.effort.beam,
+                label_limit=self.effort.label_limit,
+            )
+            found = search.run()
+            self.num_labels += found.num_labels
+            for chain in found.chains[:4]:
+                self._simulate(problem_idx, problem, chain)
+            if found.chains:
+                return
 
     def _search(
         self, problem: Problem, guide: PrefixBound, objective: Objective, margin_frac: float = 0.0
     ) -> SearchResult:
         # The closed form is slightly above the simulator on good plans, so plans a little above the cut-off still count.
-        slack = self.cutoff_ns >> _SLACK_SHIFT if objective is Objective.CLOSED_FORM else 0
-        cutoff = min(self.cutoff_ns + slack, FAR_NS)
+        cutoff = self.reach_ns if objective is Objective.CLOSED_FORM else self.cutoff_ns
         search = FrontierSearch(
             problem, guide, objective, cutoff, margin_frac=margin_frac, label_limit=self.effort.label_limit
         )
@@ -189,6 +210,7 @@ class Composer:
             int(problem.pieces.gpus[pieces].sum()),
             int(problem.pieces.num_stages[pieces].sum()),
             problem_idx,
+            problem,
             chain,
         )
         self.candidates.append(candidate)
@@ -196,12 +218,16 @@ class Composer:
             self.best = candidate
 
 
-def _guide_bound(problem: Problem, guide: PrefixBound) -> int:
-    """A weak bound for when a search gives up: the relaxed pace of everything in front of the last piece."""
-    pieces = problem.pieces
-    tail = pieces.stop == problem.num_atoms
-    lattice = guide.lattice
-    everything = int(sum(c * s for c, s in zip(lattice.capacity, lattice.strides.tolist(), strict=True)))
-    pace = guide.period_ns[pieces.start[tail], everything]
-    least = problem.num_micro_batches * pace.clip(max=FAR_NS // problem.num_micro_batches)
-    return int(least.clip(min=pieces.occupied_ns[tail]).min(initial=FAR_NS))
+def _guide_bound(problem: Problem, guide: PrefixBound) -> tuple[int, int]:
+    """Returns what the relaxed programme alone promises: ``m`` times the least period, and the least fill of a pipeline.
+
+    The first is a valid lower bound by itself, for when a search gives up.
+    """
+    pieces, m = problem.pieces, problem.num_micro_batches
+    tail = np.flatnonzero(pieces.stop == problem.num_atoms)
+    left = np.array(problem.capacity, dtype=np.int64) @ guide.lattice.strides
+    own = guide.lattice.strides[pieces.island[tail]] * pieces.gpus[tail]
+    pace = guide.period_ns[pieces.start[tail], left - own].clip(max=FAR_NS // m)
+    least = np.maximum(m * pace, pieces.occupied_ns[tail])
+    fill = guide.time_ns[pieces.start[tail], left - own] + pieces.time_ns[tail]
+    return int(least.min(initial=FAR_NS)), int(fill.min(initial=FAR_NS))

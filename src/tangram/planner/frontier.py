@@ -27,7 +27,7 @@ from tangram.cost.types import BoolArray, IntArray
 from tangram.planner.lattice import PrefixBound
 from tangram.planner.problem import FAR_NS, Chain, Edges, Pieces, Problem
 
-_CHUNK_CELLS = 1 << 21
+_CHUNK_CELLS = 1 << 19
 _DOMINANCE_DEPTH = 24
 
 
@@ -127,10 +127,13 @@ class FrontierSearch:
             idx = self._useful(by_stop[cut])
             if len(labels) and len(idx):
                 self._expand(labels, idx, buckets, first=cut == problem.num_atoms)
-            if self.label_limit is not None and self._num_labels > self.label_limit:
+            if self._gives_up():
                 self._exhausted = False
                 break
         return SearchResult(self._chains(), self._num_labels, self._exhausted)
+
+    def _gives_up(self) -> bool:
+        return self.label_limit is not None and self._num_labels > self.label_limit
 
     def _root(self) -> Labels:
         zero = np.zeros(1, dtype=np.int64)
@@ -170,6 +173,8 @@ class FrontierSearch:
     def _expand(self, labels: Labels, idx: IntArray, buckets: list[list[Labels]], *, first: bool) -> None:
         rows = max(1, _CHUNK_CELLS // len(idx))
         for lo in range(0, len(labels), rows):
+            if self._gives_up():
+                return
             chunk = labels.take(np.arange(lo, min(lo + rows, len(labels))))
             self._expand_chunk(chunk, idx, buckets, first=first)
 
@@ -187,8 +192,19 @@ class FrontierSearch:
             if extra:
                 able &= self._extra_helps(labels, idx, extra)
             row, column = np.nonzero(able)
+            row, piece = self._coverable(labels, row, idx[column])
             if len(row):
-                self._emit(labels, row, idx[column], window[row], extra, buckets, first=first)
+                self._emit(labels, row, piece, window[row], extra, buckets, first=first)
+
+    def _coverable(self, labels: Labels, row: IntArray, piece: IntArray) -> tuple[IntArray, IntArray]:
+        """Keeps the pairs whose rest can be covered with what is left, and not too slowly: the cheapest test first."""
+        pieces, lattice = self.problem.pieces, self.guide.lattice
+        code = (np.array(lattice.capacity, dtype=np.int64) - labels.used) @ lattice.strides
+        taken = pieces.gpus * lattice.strides[pieces.island]
+        time = self.guide.time_ns[pieces.start[piece], code[row] - taken[piece]]
+        least = labels.values[row, 0] + pieces.time_ns[piece] + time
+        keep = np.flatnonzero(least < self.cutoff_ns)
+        return row[keep], piece[keep]
 
     def _extra_helps(self, labels: Labels, idx: IntArray, extra: int) -> BoolArray:
         """Whether ``extra - 1`` micro-batches of extra warm-up leave the edge slower than the stage itself."""

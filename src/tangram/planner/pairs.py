@@ -1,0 +1,118 @@
+"""Which (slice, portion) pairs are worth a query: enumeration and pruning, with counts.
+
+Rules, in the order in which they are applied (docs/architecture.md, "Pruning"):
+
+* *incompatible*: the parallelizer cannot take the pair (GPU count, experts, slices without ends);
+* *infeasible*: model states alone exceed the portion's memory, however they are sharded;
+* *unbalanced*: the slice's least conceivable time on the portion exceeds what an incumbent plan allows (``safe``), or its share of the
+  work and the portion's share of the compute differ by more than ``PAPER_FACTOR`` (``paper``);
+* *redundant*: another slice with equal content is planned on the same portion.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from tangram.cluster.spec import Portion
+from tangram.cost.types import BoolArray, IntArray
+from tangram.model.atoms import Atom
+from tangram.parallelizers.protocols import Capabilities
+from tangram.planner.options import Pruning
+from tangram.planner.reference import Reference
+
+PAPER_FACTOR = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class PairRules:
+    """What pruning looks at, for one micro-batch size.
+
+    Attributes:
+        atoms: The model's atoms.
+        has_moe: Whether any atom has experts.
+        reference: One GPU alone.
+        pruning: Which rules apply.
+        max_time_s: Slowest stage that an incumbent plan allows; ``inf`` without one.
+        allowed: Slices that the user's own cut allows, or None for all.
+    """
+
+    atoms: tuple[Atom, ...]
+    has_moe: bool
+    reference: Reference
+    pruning: Pruning
+    max_time_s: float
+    allowed: frozenset[tuple[int, int]] | None = None
+
+    def slices(
+        self, portion: Portion, island: int, capabilities: Capabilities, counts: Counter[str]
+    ) -> list[tuple[int, int]]:
+        """Returns the slices to plan on a portion (equal contents included), and counts what each rule removes."""
+        alive = self._all_slices()
+        counts["pairs"] += int(alive.sum())
+        alive = self._apply(alive, self._compatible(portion, capabilities), "removed_incompatible", counts)
+        if self.pruning is not Pruning.NONE:
+            per_gpu = self.reference.slice_state_bytes(portion.num_gpus)
+            alive = self._apply(
+                alive, per_gpu <= self.reference.usable_bytes[island], "removed_infeasible", counts
+            )
+            alive = self._apply(alive, self._balanced(portion, island), "removed_unbalanced", counts)
+        starts, stops = np.nonzero(alive)
+        found = list(zip(starts.tolist(), stops.tolist(), strict=True))
+        if self.pruning is not Pruning.NONE:
+            contents = np.unique(_contents(tuple(a.fingerprint for a in self.atoms))[alive])
+            counts["removed_redundant"] += len(found) - len(contents)
+        return found
+
+    def _all_slices(self) -> BoolArray:
+        num = len(self.atoms)
+        starts, stops = np.ogrid[: num + 1, : num + 1]
+        alive: BoolArray = starts < stops
+        if self.allowed is not None:
+            mask = np.zeros_like(alive)
+            for start, stop in self.allowed:
+                mask[start, stop] = True
+            alive = alive & mask
+        return alive
+
+    def _compatible(self, portion: Portion, capabilities: Capabilities) -> BoolArray:
+        num = len(self.atoms)
+        fits = np.ones((num + 1, num + 1), dtype=np.bool_)
+        if capabilities.gpu_counts is not None and portion.num_gpus not in capabilities.gpu_counts:
+            fits[:] = False
+        if not capabilities.moe and self.has_moe:
+            fits[:] = False
+        if not capabilities.partial_slices:
+            whole = np.zeros_like(fits)
+            whole[0, num] = True
+            fits &= whole
+        return fits
+
+    def _balanced(self, portion: Portion, island: int) -> BoolArray:
+        times = self.reference.slice_times_s(island, portion.num_gpus)
+        balanced: BoolArray = times <= self.max_time_s
+        if self.pruning is Pruning.PAPER:
+            pace = self.reference.least_period_s()
+            balanced &= (times <= PAPER_FACTOR * pace) & (times * PAPER_FACTOR >= pace)
+        return balanced
+
+    @staticmethod
+    def _apply(alive: BoolArray, rule: BoolArray, name: str, counts: Counter[str]) -> BoolArray:
+        kept: BoolArray = alive & rule
+        counts[name] += int(alive.sum()) - int(kept.sum())
+        return kept
+
+
+@lru_cache(maxsize=8)
+def _contents(fingerprints: tuple[str, ...]) -> IntArray:
+    """Numbers the contents of all slices ``[start, stop)``: equal atoms in equal order, equal number."""
+    num = len(fingerprints)
+    known: dict[tuple[str, ...], int] = {}
+    table = np.zeros((num + 1, num + 1), dtype=np.int64)
+    for start in range(num):
+        for stop in range(start + 1, num + 1):
+            table[start, stop] = known.setdefault(fingerprints[start:stop], len(known))
+    return table

@@ -1,0 +1,175 @@
+"""Slice queries: how often a slice planner is asked, where, and what one answer serves.
+
+A slice is asked first for the smallest number of micro-batches in flight that it can meet; every plan says how many it can hold, and
+the next question is asked just beyond that. So there are at most (pairs x distinct feasibility limits) queries, and one answer
+serves every pipeline position up to its limit (paper, section 5.2).
+
+Queries run in this process until the estimated work exceeds ``POOL_THRESHOLD_S``; then in spawned processes. Answers are merged in the
+order of the questions, so the number of workers changes nothing but the time.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from math import floor
+
+from tangram.cost.stage import stage_cost
+from tangram.parallelizers.guard import guarded_plan
+from tangram.parallelizers.protocols import SlicePlan, SlicePlanner, SliceRequest, TableRequest
+
+POOL_THRESHOLD_S = 2.0
+QUERY_BUDGET_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SliceAnswer:
+    """One slice plan and what it serves.
+
+    Attributes:
+        plan: As planned for the first of ``slices``.
+        max_in_flight: Largest window of its last stage that fits.
+        slices: All slices of equal content.
+    """
+
+    plan: SlicePlan
+    max_in_flight: int
+    slices: tuple[tuple[int, int], ...]
+
+
+@dataclass(slots=True)
+class SliceQueries:
+    """Executes slice queries.
+
+    Attributes:
+        workers: Processes; 0 decides by the estimated work, 1 stays in this process.
+    """
+
+    workers: int = 0
+    _pool: ProcessPoolExecutor | None = field(default=None, repr=False)
+
+    def close(self) -> None:
+        """Ends the worker processes, if any."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+            self._pool = None
+
+    def ask(
+        self, planner: SlicePlanner, request: TableRequest, counts: Counter[str], rejections: list[str]
+    ) -> list[SliceAnswer]:
+        """Asks about every slice of the request; equal contents once."""
+        groups = _by_content(request)
+        firsts = [slices[0] for slices in groups]
+        if self._wants_pool(planner, len(firsts)):
+            pool = self._started()
+            size = max(1, len(firsts) // (4 * self._num_workers()))
+            chunks = [firsts[i : i + size] for i in range(0, len(firsts), size)]
+            jobs = [pool.submit(answer_slices, planner, request, chunk) for chunk in chunks]
+            results = [result for job in jobs for result in job.result()]
+        else:
+            results = answer_slices(planner, request, firsts)
+        answers: list[SliceAnswer] = []
+        for slices, (found, num_queries, faults) in zip(groups, results, strict=True):
+            counts["queries"] += num_queries
+            rejections += faults
+            answers += [SliceAnswer(plan, limit, tuple(slices)) for plan, limit in found]
+        return answers
+
+    def _num_workers(self) -> int:
+        return self.workers or os.cpu_count() or 1
+
+    def _wants_pool(self, planner: SlicePlanner, num_slices: int) -> bool:
+        if self.workers == 1 or num_slices < 2:
+            return False
+        if self.workers > 1 or self._pool is not None:
+            return True
+        return planner.capabilities.seconds_per_query * num_slices > POOL_THRESHOLD_S and self._num_workers() > 1
+
+    def _started(self) -> ProcessPoolExecutor:
+        if self._pool is None:
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self._num_workers(), mp_context=context)
+        return self._pool
+
+
+SliceResult = tuple[list[tuple[SlicePlan, int]], int, list[str]]
+
+
+def answer_slices(
+    planner: SlicePlanner, request: TableRequest, slices: Sequence[tuple[int, int]]
+) -> list[SliceResult]:
+    """Answers for some slices: plans with their limits, the number of queries, and what was rejected."""
+    return [_answer_slice(planner, request, start, stop) for start, stop in slices]
+
+
+def _answer_slice(planner: SlicePlanner, request: TableRequest, start: int, stop: int) -> SliceResult:
+    ends = stop == len(request.atoms)
+    in_flight = 1 if ends else 2
+    highest = 1 if ends else max(2, request.max_in_flight)
+    found: list[tuple[SlicePlan, int]] = []
+    faults: list[str] = []
+    num_queries = 0
+    while in_flight <= highest:
+        num_queries += 1
+        answer = guarded_plan(planner, _slice_request(request, start, stop, in_flight), QUERY_BUDGET_S)
+        faults += [str(r) for r in answer.rejections]
+        if not answer.plans:
+            break
+        limits = [max(in_flight, max_in_flight(request, plan)) for plan in answer.plans]
+        found += [(plan, min(limit, highest)) for plan, limit in zip(answer.plans, limits, strict=True)]
+        in_flight = max(limits) + 1
+    return found, num_queries, faults
+
+
+def max_in_flight(request: TableRequest, plan: SlicePlan) -> int:
+    """Returns the largest window of the plan's last stage at which every stage of it fits."""
+    limit = request.max_in_flight
+    for place, stage in enumerate(plan.stages):
+        offset = len(plan.stages) - 1 - place
+        cost = stage_cost(
+            request.model,
+            request.atoms[stage.start : stage.stop],
+            stage.portion,
+            stage.config,
+            request.micro_batch,
+            request.num_micro_batches,
+            1,
+            stage.recomputed,
+            request.job,
+        )
+        if cost.activation_bytes <= 0:
+            continue
+        room = cost.capacity_bytes - (cost.peak_bytes - cost.activation_bytes)
+        fits = floor(room / cost.activation_bytes)
+        if fits < request.num_micro_batches:
+            limit = min(limit, fits - offset)
+    return limit
+
+
+def _slice_request(request: TableRequest, start: int, stop: int, in_flight: int) -> SliceRequest:
+    rate = request.portion.nic_bandwidth_bytes_per_s
+    return SliceRequest(
+        model=request.model,
+        atoms=request.atoms,
+        start=start,
+        stop=stop,
+        portion=request.portion,
+        micro_batch=request.micro_batch,
+        num_micro_batches=request.num_micro_batches,
+        in_flight=in_flight,
+        link_in_bytes_per_s=rate if start > 0 else None,
+        link_out_bytes_per_s=rate if stop < len(request.atoms) else None,
+        job=request.job,
+    )
+
+
+def _by_content(request: TableRequest) -> list[list[tuple[int, int]]]:
+    groups: dict[tuple[bool, tuple[str, ...]], list[tuple[int, int]]] = {}
+    for start, stop in request.slices or ():
+        content = tuple(atom.fingerprint for atom in request.atoms[start:stop])
+        groups.setdefault((stop == len(request.atoms), content), []).append((start, stop))
+    return list(groups.values())

@@ -1,0 +1,89 @@
+"""One GPU alone: what the bounds that prune are made of.
+
+Spreading a slice over more GPUs never takes fewer GPU-seconds or fewer bytes in all than one GPU alone would (collectives, smaller
+matrix products and more launches only add; sharding divides). So the GPU-seconds of an atom on one GPU of an island, divided by the
+GPUs, is a lower bound on its time on any portion, and likewise its model states; tests/planner/test_reference.py tries that on every
+configuration of every example.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tangram.cluster.spec import Island, Portion
+from tangram.cost.atoms import atom_costs
+from tangram.cost.types import FloatArray, StageConfig, StageConfigs
+from tangram.job import Job
+from tangram.model.atoms import Atom
+from tangram.model.spec import ModelSpec
+
+_SAFETY = 1.0 - 1e-9  # rounding to nanoseconds must not turn a bound into a lie
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reference:
+    """Costs of each atom on one GPU of each island, for one micro-batch size.
+
+    Attributes:
+        gpu_seconds: Forward plus backward; shape ``(num_islands, num_atoms)``.
+        state_bytes: Model states that must lie on GPUs; shape ``(num_atoms,)``.
+        num_gpus: Per island; shape ``(num_islands,)``.
+        usable_bytes: Memory of one GPU per island; shape ``(num_islands,)``.
+    """
+
+    gpu_seconds: FloatArray
+    state_bytes: FloatArray
+    num_gpus: FloatArray
+    usable_bytes: FloatArray
+
+    def least_period_s(self) -> float:
+        """Returns a period that no pipeline over all islands can beat.
+
+        Weak duality: with any prices ``y`` per atom, the islands together earn at most ``P * sum_k n_k max_a(y_a / c_ka)``, and
+        the model costs ``sum_a y_a``. The prices tried are each island's own GPU-seconds.
+        """
+        best = 0.0
+        for prices in self.gpu_seconds:
+            earned = (self.num_gpus * (prices / self.gpu_seconds).max(axis=1)).sum()
+            best = max(best, float(prices.sum() / earned))
+        return best * _SAFETY
+
+    def slice_times_s(self, island: int, num_gpus: int) -> FloatArray:
+        """Returns lower bounds on the time of all slices ``[start, stop)``, shape ``(num_atoms + 1, num_atoms + 1)``."""
+        ahead = np.concatenate([[0.0], np.cumsum(self.gpu_seconds[island])])
+        table: FloatArray = (ahead[None, :] - ahead[:, None]) * (_SAFETY / num_gpus)
+        return table
+
+    def slice_state_bytes(self, num_gpus: int) -> FloatArray:
+        """Returns lower bounds on the model states per GPU of all slices, shape as above."""
+        ahead = np.concatenate([[0.0], np.cumsum(self.state_bytes)])
+        table: FloatArray = (ahead[None, :] - ahead[:, None]) * (_SAFETY / num_gpus)
+        return table
+
+
+def reference(
+    model: ModelSpec, atoms: Sequence[Atom], islands: Sequence[Island], micro_batch: int, job: Job
+) -> Reference:
+    """Prices every atom on one GPU of every island."""
+    kinds = {atom.fingerprint: atom for atom in atoms}
+    order = {fingerprint: idx for idx, fingerprint in enumerate(kinds)}
+    position = np.array([order[atom.fingerprint] for atom in atoms])
+    config = StageConfigs.of([StageConfig(dp=1, tp=1)])
+    times, states = [], None
+    for island in islands:
+        alone = Portion(island, 1, 1)
+        costs = atom_costs(model, tuple(kinds.values()), alone, config, micro_batch, job)
+        times.append((costs.forward_s + costs.backward_s)[:, 0][position])
+        bytes_ = costs.weight_bytes + costs.gradient_bytes
+        if job.pins.offload in ("none", "activations"):
+            bytes_ = bytes_ + costs.optimizer_bytes
+        states = bytes_[:, 0][position]
+    return Reference(
+        gpu_seconds=np.array(times),
+        state_bytes=states if states is not None else np.zeros(len(atoms)),
+        num_gpus=np.array([float(i.num_gpus) for i in islands]),
+        usable_bytes=np.array([float(i.gpu.usable_memory_bytes) for i in islands]),
+    )

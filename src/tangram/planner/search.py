@@ -1,0 +1,286 @@
+"""The search over micro-batch sizes: tables, composition, and the referee that simulates placed plans."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tangram.cluster.spec import Cluster, Portion
+from tangram.cost.transfer import tied_sync_s
+from tangram.job import Job
+from tangram.model.atoms import Atom
+from tangram.model.spec import ModelSpec
+from tangram.parallelizers.protocols import StageChoice
+from tangram.planner.compose import Candidate, Composer
+from tangram.planner.edges import Boundaries, boundaries, class_edges, placed_edge
+from tangram.planner.options import PlanOptions, Pruning
+from tangram.planner.pairs import PairRules
+from tangram.planner.placement import Placement, place
+from tangram.planner.problem import Chain, Problem, StageTimes
+from tangram.planner.queries import SliceQueries
+from tangram.planner.reference import Reference, reference
+from tangram.planner.space import SearchSpace
+from tangram.planner.tables import TableBuilder, TableSet
+from tangram.simulate.engine import simulate
+from tangram.simulate.fast import iteration_ns
+from tangram.simulate.pipeline import SimPipeline, SimStage
+from tangram.units import NS_PER_S
+
+_EXTRA_IN_FLIGHT = 2
+_CONTENDED_FINALISTS = 6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MicroBatch:
+    """Everything about one micro-batch size.
+
+    Attributes:
+        size: Samples that enter the pipeline together.
+        num_micro_batches: Per step.
+        reference: One GPU alone.
+        cuts: Bytes at every cut.
+    """
+
+    size: int
+    num_micro_batches: int
+    reference: Reference
+    cuts: Boundaries
+
+    @property
+    def bound_ns(self) -> int:
+        """What no pipeline of this micro-batch size can beat, before any table is made."""
+        return int(self.num_micro_batches * self.reference.least_period_s() * NS_PER_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A plan that the search found, placed and simulated.
+
+    Attributes:
+        micro_batch: Its size.
+        stages: First to last, as chosen by their parallelizers.
+        placements: GPUs of each stage.
+        pipeline: What the simulator executed.
+        iteration_ns: Simulated, with shared NICs.
+        uncontended_ns: Simulated without sharing.
+    """
+
+    micro_batch: MicroBatch
+    stages: tuple[StageChoice, ...]
+    placements: tuple[Placement, ...]
+    pipeline: SimPipeline
+    iteration_ns: int
+    uncontended_ns: int
+
+
+@dataclass(slots=True)
+class Search:
+    """One search over one space.
+
+    Attributes:
+        model, atoms, cluster, job, space, options: What to plan, and how.
+        progress: Called with one line at a time; None is silent.
+        counts: Pairs, what each rule removed, queries, options, labels, finalists.
+        rejections: Parallelizers that misbehaved, in words.
+        considered: Micro-batch sizes whose tables were made.
+    """
+
+    model: ModelSpec
+    atoms: tuple[Atom, ...]
+    cluster: Cluster
+    job: Job
+    space: SearchSpace
+    options: PlanOptions
+    progress: Callable[[str], None] | None = None
+    counts: Counter[str] = field(default_factory=Counter)
+    rejections: list[str] = field(default_factory=list)
+    considered: list[int] = field(default_factory=list)
+    composer: Composer = field(init=False)
+    _sizes: list[MicroBatch] = field(default_factory=list)
+    _tables: dict[int, TableSet] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.composer = Composer(self._referee, self.options.effort)
+
+    @property
+    def sizes(self) -> list[MicroBatch]:
+        """Micro-batch sizes in the order in which they are searched."""
+        return self._sizes
+
+    def run(self) -> Found | None:
+        """Searches all micro-batch sizes; None when no plan fits."""
+        self._sizes = self._ordered_sizes()
+        queries = SliceQueries(self.options.workers)
+        builder = TableBuilder(
+            self.model,
+            self.atoms,
+            self.cluster,
+            self.job,
+            self.space,
+            self.options.parallelizers,
+            queries,
+            self._inner_edge,
+        )
+        try:
+            for idx, size in enumerate(self._sizes):
+                self._consider(idx, size, builder)
+        finally:
+            queries.close()
+        self.counts["labels"] = self.composer.num_labels
+        self.counts["finalists_simulated"] = len(self.composer.candidates)
+        self.rejections = sorted(set(self.rejections))
+        return self._best()
+
+    def lower_bound_ns(self) -> int:
+        """What no plan within the space can beat."""
+        return self.composer.lower_bound_ns()
+
+    def is_proven(self, found: Found) -> bool:
+        """Whether nothing within the space is faster than ``found``."""
+        return all(self.composer.proven.values()) and found.iteration_ns <= self.composer.cutoff_ns
+
+    def _ordered_sizes(self) -> list[MicroBatch]:
+        """Most promising first: the ideal pace, stretched by the fill of a pipeline over all islands."""
+        sizes = []
+        for size in self.job.micro_batches():
+            ref = reference(self.model, self.atoms, self.space.islands, size, self.job)
+            cuts = boundaries(self.model, self.atoms, size, self.job)
+            sizes.append(MicroBatch(size, self.job.global_batch // size, ref, cuts))
+        fill = len(self.space.islands) + 1
+        return sorted(
+            sizes,
+            key=lambda s: (s.bound_ns * (s.num_micro_batches + fill) // s.num_micro_batches, s.size),
+        )
+
+    def _consider(self, idx: int, size: MicroBatch, builder: TableBuilder) -> None:
+        composer, pruning = self.composer, self.options.pruning
+        if pruning is not Pruning.NONE and size.bound_ns >= composer.cutoff_ns:
+            composer.lower_bounds_ns[idx] = composer.cutoff_ns
+            composer.proven[idx] = True
+            self.counts["micro_batches_pruned"] += 1
+            return
+        max_time_s = float("inf")
+        if pruning is not Pruning.NONE and composer.best is not None:
+            max_time_s = composer.reach_ns / max(size.num_micro_batches - 1, 1) / NS_PER_S
+        rules = PairRules(
+            self.atoms,
+            self.model.has_moe,
+            size.reference,
+            pruning,
+            max_time_s,
+            self._allowed_slices(),
+        )
+        tables = builder.build(size.size, rules, self._max_in_flight(size), max_time_s)
+        self._tables[size.num_micro_batches] = tables
+        self.counts.update(tables.counts)
+        self.rejections += tables.rejections
+        self.considered.append(size.size)
+        expected, at_best = class_edges(self.cluster, self.space, size.cuts)
+        problem = Problem(
+            num_atoms=len(self.atoms),
+            capacity=self.space.capacity,
+            num_micro_batches=size.num_micro_batches,
+            pieces=tables.pieces,
+            edges=expected,
+            edges_at_best=at_best,
+            max_extra_in_flight=_EXTRA_IN_FLIGHT if self.job.free_warmup and self.job.overlap_p2p else 0,
+            num_stages=self.job.pins.pp,
+            runs=tables.runs,
+        )
+        composer.consider(idx, problem)
+        if self.progress is not None and composer.best is not None:
+            best = composer.best.time_ns / NS_PER_S
+            self.progress(f"micro-batch {size.size}: {len(tables.pieces)} options, best so far {best:.4g} s")
+
+    def _max_in_flight(self, size: MicroBatch) -> int:
+        stages = min(len(self.atoms), sum(self.space.capacity))
+        if self.job.pins.pp is not None:
+            stages = min(stages, self.job.pins.pp)
+        return min(size.num_micro_batches, stages + max(8, stages // 2))
+
+    def _allowed_slices(self) -> frozenset[tuple[int, int]] | None:
+        """Slices of a pipeline whose layers per stage are pinned; embedding and head go with the ends."""
+        layers = self.job.pins.layers_per_stage
+        if layers is None:
+            return None
+        return pinned_slices(self.atoms, layers)
+
+    def _inner_edge(self, front: StageChoice, behind: StageChoice, micro_batch: int) -> tuple[int, int, int]:
+        """``x``, ``X`` and ``o`` of an edge inside a slice plan, as its two stages would be placed by themselves."""
+        size = next(s for s in self._sizes if s.size == micro_batch)
+        first, second = place((front.portion, behind.portion))
+        edge = placed_edge(self.cluster, first, second, size.cuts.bytes_at[front.stop])
+        return edge.forward_ns, edge.round_trip_ns, edge.forward_occupancy_ns
+
+    def _referee(self, problem: Problem, chain: Chain) -> int:
+        return iteration_ns(self._pipeline(problem, chain)[0])
+
+    def _pipeline(self, problem: Problem, chain: Chain) -> tuple[SimPipeline, tuple[Placement, ...]]:
+        tables = self._tables[problem.num_micro_batches]
+        size = next(s for s in self._sizes if s.num_micro_batches == problem.num_micro_batches)
+        times: list[StageTimes] = []
+        windows: list[int] = []
+        spans: list[tuple[int, Portion]] = []
+        for piece, window in zip(chain.pieces, chain.windows, strict=True):
+            stages = problem.stages_of(piece)
+            own = [window]
+            for stage in reversed(stages[:-1]):
+                own.append(own[-1] + 1 + stage.extra_in_flight)
+            windows += reversed(own)
+            times += stages
+            spans += tables.spans(piece)
+        placements = place([portion for _, portion in spans])
+        edges = tuple(
+            placed_edge(self.cluster, placements[i], placements[i + 1], size.cuts.bytes_at[spans[i][0]])
+            for i in range(len(spans) - 1)
+        )
+        step = self._step_ends(times, placements)
+        stages_ns = tuple(
+            SimStage(t.forward_ns, t.backward_ns, u, w) for t, u, w in zip(times, step, windows, strict=True)
+        )
+        blocking = not self.job.overlap_p2p
+        return SimPipeline(stages_ns, edges, problem.num_micro_batches, blocking), placements
+
+    def _step_ends(self, times: list[StageTimes], placements: tuple[Placement, ...]) -> list[int]:
+        """Step ends, with the tied embedding's all-reduce between first and last stage added to both."""
+        step = [t.step_ns for t in times]
+        if self.model.tied_embeddings and len(times) > 1:
+            tied_bytes = self.model.vocab_size * self.model.hidden_size * self.job.optimizer.gradient_bytes
+            nodes = placements[0].nodes, placements[-1].nodes
+            extra = round(tied_sync_s(self.cluster, *nodes, tied_bytes) * NS_PER_S)
+            step[0] += extra
+            step[-1] += extra
+        return step
+
+    def _best(self) -> Found | None:
+        """Simulates the best few once more with shared NICs, until no other can be better."""
+        best: Found | None = None
+        for candidate in sorted(self.composer.candidates, key=lambda c: c.rank)[:_CONTENDED_FINALISTS]:
+            if best is not None and candidate.time_ns >= best.iteration_ns:
+                break
+            found = self._found(candidate)
+            if best is None or found.iteration_ns < best.iteration_ns:
+                best = found
+        return best
+
+    def _found(self, candidate: Candidate) -> Found:
+        size = self._sizes[candidate.problem_idx]
+        tables = self._tables[size.num_micro_batches]
+        problem = candidate.problem
+        pipeline, placements = self._pipeline(problem, candidate.chain)
+        stages = tuple(choice for piece in candidate.chain.pieces for choice in tables.choices(piece))
+        contended = simulate(pipeline).iteration_ns
+        return Found(size, stages, placements, pipeline, contended, candidate.time_ns)
+
+
+def pinned_slices(atoms: tuple[Atom, ...], layers: tuple[int, ...]) -> frozenset[tuple[int, int]]:
+    """Returns the slices of a pipeline with so many transformer layers per stage."""
+    cuts = [0]
+    last_layer = 0
+    for count in layers[:-1]:
+        last_layer += count
+        behind = [i for i, a in enumerate(atoms) if a.layer_idxs and a.layer_idxs[-1] < last_layer]
+        cuts.append(max(behind, default=0) + 1)
+    cuts.append(len(atoms))
+    return frozenset(zip(cuts, cuts[1:], strict=False))

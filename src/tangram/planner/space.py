@@ -1,0 +1,107 @@
+"""What the search may use: islands, their portions, and how finely their GPUs are counted.
+
+GPUs left per island span a lattice; while its size is at most ``LATTICE_LIMIT`` every portion counts. Larger clusters are counted in
+larger units (a node, two nodes ...), the island with most units first, and the plan says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from tangram.cluster.spec import Island, Portion, portions
+from tangram.job import Precision
+
+LATTICE_LIMIT = 4_000
+_MANY_NODES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSpace:
+    """Islands and portions of one search.
+
+    Attributes:
+        islands: Those whose GPUs have the job's precision.
+        excluded: The others, with the reason.
+        portions: Every portion a stage may take, of all islands.
+        portion_islands: Index into ``islands`` of each portion.
+        units: GPUs that one unit of each island's counter stands for.
+        capacity: Units of each island.
+        link_classes: Distinct (island index, nodes touched); transfers are told apart by them.
+        portion_classes: Index into ``link_classes`` of each portion.
+        notes: What was coarsened, in words.
+    """
+
+    islands: tuple[Island, ...]
+    excluded: tuple[tuple[Island, str], ...]
+    portions: tuple[Portion, ...]
+    portion_islands: tuple[int, ...]
+    units: tuple[int, ...]
+    capacity: tuple[int, ...]
+    link_classes: tuple[tuple[int, int], ...]
+    portion_classes: tuple[int, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def num_gpus(self) -> int:
+        """GPUs of all usable islands."""
+        return sum(island.num_gpus for island in self.islands)
+
+    def portion_units(self, idx: int) -> int:
+        """Units that a portion takes from its island's counter."""
+        return self.portions[idx].num_gpus // self.units[self.portion_islands[idx]]
+
+
+def search_space(
+    islands: Sequence[Island], precision: Precision, *, lattice_limit: int = LATTICE_LIMIT
+) -> SearchSpace:
+    """Builds the space over islands, coarsened to the lattice limit."""
+    usable = tuple(i for i in islands if i.gpu.supports(precision))
+    excluded = tuple(
+        (i, f"{i.gpu.name} has no {precision} matrix arithmetic") for i in islands if not i.gpu.supports(precision)
+    )
+    units = [1] * len(usable)
+    while prod(i.num_gpus // u + 1 for i, u in zip(usable, units, strict=True)) > lattice_limit:
+        counts = [i.num_gpus // u for i, u in zip(usable, units, strict=True)]
+        if max(counts) <= 1:
+            break
+        largest = counts.index(max(counts))
+        units[largest] = _next_unit(usable[largest], units[largest])
+    chosen: list[tuple[int, Portion]] = []
+    for idx, island in enumerate(usable):
+        chosen += [(idx, p) for p in _useful_portions(island) if p.num_gpus % units[idx] == 0]
+    keys = [(idx, p.num_nodes) for idx, p in chosen]
+    classes = tuple(sorted(set(keys)))
+    notes = tuple(
+        f"{island.name} is counted in blocks of {unit} GPUs" for island, unit in zip(usable, units, strict=True) if unit > 1
+    )
+    return SearchSpace(
+        islands=usable,
+        excluded=excluded,
+        portions=tuple(p for _, p in chosen),
+        portion_islands=tuple(idx for idx, _ in chosen),
+        units=tuple(units),
+        capacity=tuple(i.num_gpus // u for i, u in zip(usable, units, strict=True)),
+        link_classes=classes,
+        portion_classes=tuple(classes.index(key) for key in keys),
+        notes=notes,
+    )
+
+
+def _useful_portions(island: Island) -> list[Portion]:
+    """All portions of a small island; on a large one, node counts thin out above a dozen."""
+    found = []
+    for portion in portions(island):
+        n = portion.num_nodes
+        power_like = n & (n - 1) == 0 or n % 3 == 0 and (n // 3) & (n // 3 - 1) == 0
+        if n <= _MANY_NODES or n == island.num_nodes or power_like:
+            found.append(portion)
+    return found
+
+
+def _next_unit(island: Island, unit: int) -> int:
+    size = island.gpus_per_node
+    if unit < size:
+        return next(g for g in range(unit + 1, size + 1) if size % g == 0 and g % unit == 0)
+    return unit * 2

@@ -1,0 +1,276 @@
+"""From parallelizers' answers to pieces: asks each of them about each portion and keeps what every piece came from."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tangram.cluster.spec import Cluster, Portion
+from tangram.cost.stage import stage_cost
+from tangram.cost.types import IntArray
+from tangram.job import Job
+from tangram.model.atoms import Atom
+from tangram.model.spec import ModelSpec
+from tangram.parallelizers.guard import guarded_options
+from tangram.parallelizers.protocols import (
+    OptionTable,
+    SlicePlan,
+    SlicePlanner,
+    StageChoice,
+    StageTable,
+    TableRequest,
+)
+from tangram.parallelizers.registry import get_parallelizer
+from tangram.planner.pairs import PairRules
+from tangram.planner.problem import Pieces, StageTimes, run_piece, single_stage_pieces
+from tangram.planner.queries import SliceAnswer, SliceQueries
+from tangram.planner.space import SearchSpace
+from tangram.units import NS_PER_S
+
+NATIVE_TABLES = frozenset({"exact"})
+"""Stage tables whose options are costed by ``tangram.cost`` already and need no second look."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PieceSource:
+    """Where a run of consecutive pieces came from: a table, or slice plans."""
+
+    first_piece: int
+    parallelizer: str
+    request: TableRequest | None
+    table: OptionTable | None
+    plans: tuple[tuple[int, SlicePlan], ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class TableSet:
+    """All pieces of one micro-batch size.
+
+    Attributes:
+        pieces: For the composition.
+        runs: Stages of the pieces that have several.
+        sources: In the order of ``first_piece``.
+        counts: Pairs, what each rule removed, queries, options.
+        rejections: Parallelizers that misbehaved, in words.
+    """
+
+    pieces: Pieces
+    runs: tuple[tuple[StageTimes, ...], ...]
+    sources: list[PieceSource]
+    counts: Counter[str]
+    rejections: list[str]
+
+    def spans(self, piece: int) -> list[tuple[int, Portion]]:
+        """Returns where each stage of a piece ends, and its portion, without asking the parallelizer again."""
+        source, row = self._source(piece)
+        if source.table is not None and source.request is not None:
+            return [(int(source.table.stop[row]), source.request.portion)]
+        start, plan = source.plans[row]
+        shift = start - plan.stages[0].start
+        return [(s.stop + shift, s.portion) for s in plan.stages]
+
+    def _source(self, piece: int) -> tuple[PieceSource, int]:
+        at = bisect_right([s.first_piece for s in self.sources], piece) - 1
+        return self.sources[at], piece - self.sources[at].first_piece
+
+    def choices(self, piece: int) -> tuple[StageChoice, ...]:
+        """Returns the stages of a piece, as their parallelizer chose them."""
+        source, row = self._source(piece)
+        if source.table is not None and source.request is not None:
+            planner = get_parallelizer(source.parallelizer)
+            assert isinstance(planner, StageTable)
+            return (planner.choice(source.request, source.table, row),)
+        start, plan = source.plans[row]
+        shift = start - plan.stages[0].start
+        return tuple(
+            StageChoice(s.start + shift, s.stop + shift, s.portion, s.config, s.recomputed) for s in plan.stages
+        )
+
+
+@dataclass(slots=True)
+class TableBuilder:
+    """Builds the pieces of one micro-batch size after the other.
+
+    Attributes:
+        model, atoms, cluster, job, space: What is planned.
+        parallelizers: Names.
+        queries: Executes slice queries, in this process or in others.
+        inner_edge: Edge between two stages of one slice plan: ``(portion in front, portion behind, cut) -> StageTimes fields``.
+    """
+
+    model: ModelSpec
+    atoms: tuple[Atom, ...]
+    cluster: Cluster
+    job: Job
+    space: SearchSpace
+    parallelizers: tuple[str, ...]
+    queries: SliceQueries
+    inner_edge: Callable[[StageChoice, StageChoice, int], tuple[int, int, int]]
+    _runs: list[tuple[StageTimes, ...]] = field(default_factory=list)
+
+    def build(self, micro_batch: int, rules: PairRules, max_in_flight: int, max_time_s: float) -> TableSet:
+        """Asks every parallelizer about every portion."""
+        counts: Counter[str] = Counter()
+        rejections: list[str] = []
+        parts: list[Pieces] = []
+        sources: list[PieceSource] = []
+        self._runs = []
+        first = 0
+        for name in self.parallelizers:
+            planner = get_parallelizer(name)
+            for idx, portion in enumerate(self.space.portions):
+                slices = rules.slices(portion, self.space.portion_islands[idx], planner.capabilities, counts)
+                if not slices:
+                    continue
+                request = TableRequest(
+                    model=self.model,
+                    atoms=self.atoms,
+                    portion=portion,
+                    micro_batch=micro_batch,
+                    num_micro_batches=self.job.global_batch // micro_batch,
+                    max_in_flight=max_in_flight,
+                    max_time_s=max_time_s,
+                    job=self.job,
+                    slices=slices,
+                )
+                if isinstance(planner, StageTable):
+                    made, source = self._from_table(planner, request, idx, first, counts, rejections)
+                else:
+                    assert isinstance(planner, SlicePlanner)
+                    made, source = self._from_plans(planner, request, idx, first, counts, rejections)
+                if made is not None and source is not None:
+                    parts.append(made)
+                    sources.append(source)
+                    first += len(made)
+        pieces = Pieces.concatenate(parts) if parts else _no_pieces()
+        counts["options"] += len(pieces)
+        return TableSet(pieces, tuple(self._runs), sources, counts, rejections)
+
+    def _from_table(
+        self,
+        planner: StageTable,
+        request: TableRequest,
+        portion_idx: int,
+        first: int,
+        counts: Counter[str],
+        rejections: list[str],
+    ) -> tuple[Pieces | None, PieceSource | None]:
+        counts["queries"] += 1
+        if planner.name in NATIVE_TABLES:
+            table: OptionTable | None = planner.options(request)
+        else:
+            answer = guarded_options(planner, request)
+            rejections += [str(r) for r in answer.rejections]
+            table = answer.table
+        if table is None or not len(table.start):
+            return None, None
+        pieces = single_stage_pieces(
+            start=table.start,
+            stop=table.stop,
+            island=self.space.portion_islands[portion_idx],
+            gpus=self.space.portion_units(portion_idx),
+            link_class=self.space.portion_classes[portion_idx],
+            max_in_flight=table.max_in_flight,
+            forward_ns=table.forward_ns,
+            backward_ns=table.backward_ns,
+            step_ns=table.step_ns,
+            num_micro_batches=request.num_micro_batches,
+            payload=np.arange(len(table.start)),
+        )
+        return pieces, PieceSource(first, planner.name, request, table)
+
+    def _from_plans(
+        self,
+        planner: SlicePlanner,
+        request: TableRequest,
+        portion_idx: int,
+        first: int,
+        counts: Counter[str],
+        rejections: list[str],
+    ) -> tuple[Pieces | None, PieceSource | None]:
+        answers = self.queries.ask(planner, request, counts, rejections)
+        parts: list[Pieces] = []
+        plans: list[tuple[int, SlicePlan]] = []
+        for answer in answers:
+            stages = self._stage_times(answer.plan, request)
+            run = len(self._runs)
+            self._runs.append(stages)
+            for start, stop in answer.slices:
+                parts.append(self._run_piece(answer, stages, portion_idx, request, start, stop, run, len(plans)))
+                plans.append((start, answer.plan))
+        if not parts:
+            return None, None
+        return Pieces.concatenate(parts), PieceSource(first, planner.name, None, None, tuple(plans))
+
+    def _run_piece(
+        self,
+        answer: SliceAnswer,
+        stages: Sequence[StageTimes],
+        portion_idx: int,
+        request: TableRequest,
+        start: int,
+        stop: int,
+        run: int,
+        payload: int,
+    ) -> Pieces:
+        island = self.space.portion_islands[portion_idx]
+        classes = self.space.link_classes
+        ends = answer.plan.stages[0].portion.num_nodes, answer.plan.stages[-1].portion.num_nodes
+        head, tail = (classes.index((island, nodes)) if (island, nodes) in classes else 0 for nodes in ends)
+        return run_piece(
+            start=start,
+            stop=stop,
+            island=island,
+            gpus=self.space.portion_units(portion_idx),
+            head_class=head,
+            tail_class=tail,
+            max_in_flight=answer.max_in_flight,
+            stages=stages,
+            num_micro_batches=request.num_micro_batches,
+            run=run,
+            payload=payload,
+        )
+
+    def _stage_times(self, plan: SlicePlan, request: TableRequest) -> tuple[StageTimes, ...]:
+        times = []
+        for place, stage in enumerate(plan.stages):
+            cost = stage_cost(
+                self.model,
+                self.atoms[stage.start : stage.stop],
+                stage.portion,
+                stage.config,
+                request.micro_batch,
+                request.num_micro_batches,
+                len(plan.stages) - place,
+                stage.recomputed,
+                self.job,
+            )
+            edge = (0, 0, 0)
+            if place + 1 < len(plan.stages):
+                edge = self.inner_edge(stage, plan.stages[place + 1], request.micro_batch)
+            forward, backward, step = (
+                round(t * NS_PER_S) for t in (cost.forward_s, cost.backward_s, cost.step_s)
+            )
+            times.append(StageTimes(forward, backward, step, *edge))
+        return tuple(times)
+
+
+def _no_pieces() -> Pieces:
+    empty: IntArray = np.zeros(0, dtype=np.int64)
+    return single_stage_pieces(
+        start=empty,
+        stop=empty,
+        island=0,
+        gpus=0,
+        link_class=0,
+        max_in_flight=empty,
+        forward_ns=empty,
+        backward_ns=empty,
+        step_ns=empty,
+        num_micro_batches=1,
+        payload=empty,
+    )
