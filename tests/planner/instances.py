@@ -43,7 +43,8 @@ def random_problem(seed: int, *, transfers: float = 1.0, max_atoms: int = 8) -> 
     pieces = Pieces.concatenate(parts)
     scale = transfers * rng.choice([0.0, 5.0, 40.0, 200.0])
     one_way = np.array(
-        [[int(rng.uniform(0.2, 1.0) * scale) for _ in range(num_islands)] for _ in range(num_islands)], dtype=np.int64
+        [[int(rng.uniform(0.2, 1.0) * scale) for _ in range(num_islands)] for _ in range(num_islands)],
+        dtype=np.int64,
     )
     occupancy = (one_way * rng.choice([0.0, 0.5, 1.0])).astype(np.int64)
     edges = Edges(one_way, 2 * one_way, occupancy)
@@ -63,7 +64,9 @@ def _portion_pieces(
                 forward = max(1, round(sum(weights[start:stop]) * speed))
                 fit = memory * gpus // (stop - start)
                 if fit >= 1 and rng.random() < 0.9:
-                    rows.append((start, stop, fit, forward, round(forward * ratio), step * (stop - start) // 2))
+                    rows.append(
+                        (start, stop, fit, forward, round(forward * ratio), step * (stop - start) // 2)
+                    )
         if rows:
             columns = np.array(rows, dtype=np.int64).T
             parts.append(
@@ -88,7 +91,9 @@ def all_pipelines(problem: Problem) -> Iterator[list[PlainStage]]:
     """Lists every pipeline of single-stage pieces with every useful extra warm-up, first stage first."""
     pieces = problem.pieces
 
-    def extend(stop: int, left: tuple[int, ...], window: int, behind: list[PlainStage]) -> Iterator[list[PlainStage]]:
+    def extend(
+        stop: int, left: tuple[int, ...], window: int, behind: list[PlainStage]
+    ) -> Iterator[list[PlainStage]]:
         if stop == 0:
             yield behind
             return

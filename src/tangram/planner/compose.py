@@ -26,7 +26,9 @@ Referee = Callable[[Problem, Chain], int]
 
 _FIRST_CUTOFFS = (1.005, 1.02, 1.06, 1.2, 1.6, 3.0, None)
 
-_SLACK_SHIFT = 7  # the closed form may be this much (1/128) above the simulator and still deserve a simulation
+_SLACK_SHIFT = (
+    7  # the closed form may be this much (1/128) above the simulator and still deserve a simulation
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class Effort:
         label_limit: Labels of one search before it gives up (its bound is then the guide's).
         listing_labels: Labels of the exhaustive listing before it gives up.
         listing_plans: Plans of the listing that are simulated at most.
+        quick: Only the beam search: a good plan, no bound. For comparisons and what-ifs.
     """
 
     beam: int = 160
@@ -48,6 +51,7 @@ class Effort:
     label_limit: int = 300_000
     listing_labels: int = 6_000
     listing_plans: int = 48
+    quick: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,26 +86,31 @@ class Composer:
     Attributes:
         referee: Simulates a chain, in nanoseconds.
         effort: Limits.
+        incumbent_ns: A time that plans have to beat, from elsewhere.
         best: The best candidate so far.
         candidates: All simulated candidates.
         lower_bounds_ns: Per problem index, what no plan of it can beat.
+        stairs_ns: Per problem index, ``m`` times the least period, and the smallest lower bound of a plan (with the fill).
         proven: Per problem index, whether no plan of it beats ``best`` (as it was at the end of that problem).
         num_labels: Labels of all searches.
     """
 
     referee: Referee
     effort: Effort = field(default_factory=Effort)
+    incumbent_ns: int | None = None
     best: Candidate | None = None
     candidates: list[Candidate] = field(default_factory=list)
     lower_bounds_ns: dict[int, int] = field(default_factory=dict)
+    stairs_ns: dict[int, tuple[int, int]] = field(default_factory=dict)
     proven: dict[int, bool] = field(default_factory=dict)
     num_labels: int = 0
     _seen: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
 
     @property
     def cutoff_ns(self) -> int:
-        """Best simulated time so far; ``FAR_NS`` without any."""
-        return self.best.time_ns if self.best else FAR_NS
+        """Best time so far, of our own or the incumbent's; ``FAR_NS`` without any."""
+        known = [t for t in (self.incumbent_ns, self.best.time_ns if self.best else None) if t is not None]
+        return min(known, default=FAR_NS)
 
     @property
     def reach_ns(self) -> int:
@@ -113,15 +122,20 @@ class Composer:
         if not len(problem.pieces):
             self._close(problem_idx, FAR_NS, proven=True)
             return
-        if self.best is None:
+        if self.effort.quick:
+            self._quick(problem_idx, problem)
+            return
+        if self.cutoff_ns >= FAR_NS:
             self._first_plan(problem_idx, problem)
         guide = self._guide(problem)
+        pace = _guide_bound(problem, guide)[0]
         bound = self._search(problem, guide, Objective.LOWER_BOUND)
         for chain in bound.chains[:2]:
             self._simulate(problem_idx, problem, chain)
         lowest = bound.chains[0].value_ns if bound.chains else self.cutoff_ns
         if not bound.exhausted:
-            lowest = min(lowest, _guide_bound(problem, guide)[0])
+            lowest = min(lowest, pace)
+        self.stairs_ns[problem_idx] = (min(pace, lowest), lowest)
         if lowest >= self.cutoff_ns:
             self._close(problem_idx, self.cutoff_ns, proven=True)
             return
@@ -141,6 +155,42 @@ class Composer:
 
     def _guide(self, problem: Problem) -> PrefixBound:
         return prefix_bound(problem, self.reach_ns // max(problem.num_micro_batches - 1, 1) + 1)
+
+    def _quick(self, problem_idx: int, problem: Problem) -> None:
+        self._close(problem_idx, 0, proven=False)
+        if self.cutoff_ns >= FAR_NS:
+            self._first_plan(problem_idx, problem)
+            return
+        search = FrontierSearch(
+            problem,
+            self._guide(problem),
+            Objective.CLOSED_FORM,
+            self.reach_ns,
+            beam=self.effort.beam,
+            label_limit=self.effort.label_limit,
+        )
+        for chain in search.run().chains[:4]:
+            self._simulate(problem_idx, problem, chain)
+
+    def best_with(self, problem_idx: int, problem: Problem, island: int) -> int | None:
+        """Returns the simulated time of the best plan found that uses an island; None when there is none."""
+        guide = prefix_bound(problem, FAR_NS)
+        pace, fill = _guide_bound(problem, guide)
+        for factor in _FIRST_CUTOFFS:
+            cutoff = FAR_NS if factor is None else min(int((pace + fill) * factor), FAR_NS)
+            search = FrontierSearch(
+                problem,
+                guide,
+                Objective.CLOSED_FORM,
+                cutoff,
+                beam=self.effort.beam,
+                label_limit=self.effort.label_limit,
+                must_use=island,
+            )
+            chains = search.run().chains[:4]
+            if chains:
+                return min(self.referee(problem, chain) for chain in chains)
+        return None
 
     def _first_plan(self, problem_idx: int, problem: Problem) -> None:
         """Looks just above the relaxed optimum first: the lower the cut-off, the fewer labels there are."""

@@ -50,7 +50,9 @@ def class_edges(cluster: Cluster, space: SearchSpace, cuts: Boundaries) -> tuple
     Two stages of one island with several nodes are expected on different nodes; at best they share one. Where links between
     two islands differ, the slowest is expected.
     """
-    expected, best = (np.zeros((3, len(space.link_classes), len(space.link_classes)), dtype=np.int64) for _ in range(2))
+    expected, best = (
+        np.zeros((3, len(space.link_classes), len(space.link_classes)), dtype=np.int64) for _ in range(2)
+    )
     pairs: dict[tuple[int, int], tuple[_Pair, _Pair]] = {}
     for row, (a, nodes_a) in enumerate(space.link_classes):
         for column, (b, nodes_b) in enumerate(space.link_classes):

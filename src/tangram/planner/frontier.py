@@ -95,6 +95,7 @@ class FrontierSearch:
         dominance: Drop dominated labels; without it every plan below the cut-off is listed.
         label_limit: Give up (``exhausted`` false) after so many labels.
         max_chains: Keep the best so many plans.
+        must_use: An island that every plan has to use, or None. A beam then keeps labels with and without it apart.
     """
 
     problem: Problem
@@ -106,6 +107,7 @@ class FrontierSearch:
     dominance: bool = True
     label_limit: int | None = None
     max_chains: int = 64
+    must_use: int | None = None
     _parents: list[IntArray] = field(default_factory=list)
     _piece_of: list[IntArray] = field(default_factory=list)
     _extra_of: list[IntArray] = field(default_factory=list)
@@ -147,11 +149,14 @@ class FrontierSearch:
         labels = labels.take(labels.rest_ns < self.cutoff_ns)
         if self.dominance and len(labels) > 1:
             labels = labels.take(_undominated(labels, self._keys(labels)))
-        if self.beam is not None and len(labels) > self.beam:
-            order = np.lexsort((labels.uid, labels.rest_ns))[: self.beam]
-            labels = labels.take(np.sort(order))
-            self._exhausted = False
-        return labels
+        if self.beam is None or len(labels) <= self.beam:
+            return labels
+        self._exhausted = False
+        order = np.lexsort((labels.uid, labels.rest_ns))
+        if self.must_use is None:
+            return labels.take(np.sort(order[: self.beam]))
+        uses = labels.used[order, self.must_use] > 0
+        return labels.take(np.sort(np.concatenate([order[uses][: self.beam], order[~uses][: self.beam]])))
 
     def _keys(self, labels: Labels) -> IntArray:
         code = labels.used @ self.guide.lattice.strides
@@ -178,7 +183,9 @@ class FrontierSearch:
             chunk = labels.take(np.arange(lo, min(lo + rows, len(labels))))
             self._expand_chunk(chunk, idx, buckets, first=first)
 
-    def _expand_chunk(self, labels: Labels, idx: IntArray, buckets: list[list[Labels]], *, first: bool) -> None:
+    def _expand_chunk(
+        self, labels: Labels, idx: IntArray, buckets: list[list[Labels]], *, first: bool
+    ) -> None:
         problem, pieces = self.problem, self.problem.pieces
         island, gpus = pieces.island[idx], pieces.gpus[idx]
         capacity = np.array(problem.capacity, dtype=np.int64)
@@ -243,6 +250,8 @@ class FrontierSearch:
         stages = labels.num_stages[row] + pieces.num_stages[piece]
         if problem.num_stages is not None:
             keep &= (start > 0) | (stages == problem.num_stages)
+        if self.must_use is not None:
+            keep &= (start > 0) | (used[:, self.must_use] > 0)
         keep_idx = np.flatnonzero(keep)
         if not len(keep_idx):
             return
@@ -267,7 +276,11 @@ class FrontierSearch:
             one_way = round_trip = occupancy = np.zeros(len(row), dtype=np.int64)
         else:
             at = (pieces.tail_class[piece], labels.link_class[row])
-            one_way, round_trip, occupancy = edges.one_way_ns[at], edges.round_trip_ns[at], edges.occupancy_ns[at]
+            one_way, round_trip, occupancy = (
+                edges.one_way_ns[at],
+                edges.round_trip_ns[at],
+                edges.occupancy_ns[at],
+            )
         time, forward = pieces.time_ns[piece], pieces.forward_ns[piece]
         sum_behind = behind[:, 0] + round_trip
         values = np.empty((len(row), 3), dtype=np.int64)
@@ -282,7 +295,9 @@ class FrontierSearch:
             tail = pieces.tail_time_ns[piece]
             idle = np.maximum(sum_behind - (window - 1) * pieces.tail_slack_ns[piece], 0)
             at_tail = time - tail + m * tail + idle
-            busy = np.maximum(behind[:, 1] + round_trip + time, np.maximum(pieces.occupied_ns[piece], at_tail))
+            busy = np.maximum(
+                behind[:, 1] + round_trip + time, np.maximum(pieces.occupied_ns[piece], at_tail)
+            )
             values[:, 1] = busy
             values[:, 2] = np.maximum(behind[:, 2] + one_way + forward, busy + pieces.head_step_ns[piece])
         return values

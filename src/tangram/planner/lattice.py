@@ -101,7 +101,9 @@ def _fastest_per_slice(
     time, start, gpus, island, stop = (c[order] for c in columns)
     period = pace[idx][order]
     new_slice = np.ones(len(order), dtype=np.bool_)
-    new_slice[1:] = (np.diff(start) != 0) | (np.diff(gpus) != 0) | (np.diff(island) != 0) | (np.diff(stop) != 0)
+    new_slice[1:] = (
+        (np.diff(start) != 0) | (np.diff(gpus) != 0) | (np.diff(island) != 0) | (np.diff(stop) != 0)
+    )
     first = np.flatnonzero(new_slice)
     least_period = np.minimum.reduceat(period, first)
     time, start, gpus, island, stop = (c[first] for c in (time, start, gpus, island, stop))

@@ -87,7 +87,9 @@ class SliceQueries:
             return False
         if self.workers > 1 or self._pool is not None:
             return True
-        return planner.capabilities.seconds_per_query * num_slices > POOL_THRESHOLD_S and self._num_workers() > 1
+        return (
+            planner.capabilities.seconds_per_query * num_slices > POOL_THRESHOLD_S and self._num_workers() > 1
+        )
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:

@@ -6,6 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tangram.cluster.spec import Cluster, Portion
 from tangram.cost.transfer import tied_sync_s
 from tangram.job import Job
@@ -14,10 +16,11 @@ from tangram.model.spec import ModelSpec
 from tangram.parallelizers.protocols import StageChoice
 from tangram.planner.compose import Candidate, Composer
 from tangram.planner.edges import Boundaries, boundaries, class_edges, placed_edge
+from tangram.planner.lattice import prefix_bound
 from tangram.planner.options import PlanOptions, Pruning
 from tangram.planner.pairs import PairRules
 from tangram.planner.placement import Placement, place
-from tangram.planner.problem import Chain, Problem, StageTimes
+from tangram.planner.problem import FAR_NS, Chain, Problem, StageTimes
 from tangram.planner.queries import SliceQueries
 from tangram.planner.reference import Reference, reference
 from tangram.planner.space import SearchSpace
@@ -81,6 +84,7 @@ class Search:
     Attributes:
         model, atoms, cluster, job, space, options: What to plan, and how.
         progress: Called with one line at a time; None is silent.
+        incumbent_ns: A time that a plan has to beat to be of interest; None takes any plan.
         counts: Pairs, what each rule removed, queries, options, labels, finalists.
         rejections: Parallelizers that misbehaved, in words.
         considered: Micro-batch sizes whose tables were made.
@@ -93,15 +97,17 @@ class Search:
     space: SearchSpace
     options: PlanOptions
     progress: Callable[[str], None] | None = None
+    incumbent_ns: int | None = None
     counts: Counter[str] = field(default_factory=Counter)
     rejections: list[str] = field(default_factory=list)
     considered: list[int] = field(default_factory=list)
     composer: Composer = field(init=False)
     _sizes: list[MicroBatch] = field(default_factory=list)
     _tables: dict[int, TableSet] = field(default_factory=dict)
+    _problems: dict[int, Problem] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.composer = Composer(self._referee, self.options.effort)
+        self.composer = Composer(self._referee, self.options.effort, incumbent_ns=self.incumbent_ns)
 
     @property
     def sizes(self) -> list[MicroBatch]:
@@ -136,6 +142,21 @@ class Search:
         """What no plan within the space can beat."""
         return self.composer.lower_bound_ns()
 
+    def coverage(self, size: MicroBatch) -> tuple[int, float]:
+        """Returns how many atoms from the front fit at best, time aside, and the model states of the others in bytes."""
+        problem = self._problems.get(size.num_micro_batches)
+        states = size.reference.state_bytes
+        if problem is None or not len(problem.pieces):
+            return 0, float(states.sum())
+        guide = prefix_bound(problem, FAR_NS)
+        reached = np.flatnonzero(guide.time_ns[:, -1] < FAR_NS)
+        covered = int(reached.max(initial=0))
+        return covered, float(states[covered:].sum())
+
+    def problem_of(self, size: MicroBatch) -> Problem:
+        """Returns the composition problem of a micro-batch size that was searched."""
+        return self._problems[size.num_micro_batches]
+
     def is_proven(self, found: Found) -> bool:
         """Whether nothing within the space is faster than ``found``."""
         return all(self.composer.proven.values()) and found.iteration_ns <= self.composer.cutoff_ns
@@ -161,7 +182,7 @@ class Search:
             self.counts["micro_batches_pruned"] += 1
             return
         max_time_s = float("inf")
-        if pruning is not Pruning.NONE and composer.best is not None:
+        if pruning is not Pruning.NONE and composer.cutoff_ns < FAR_NS:
             max_time_s = composer.reach_ns / max(size.num_micro_batches - 1, 1) / NS_PER_S
         rules = PairRules(
             self.atoms,
@@ -188,6 +209,7 @@ class Search:
             num_stages=self.job.pins.pp,
             runs=tables.runs,
         )
+        self._problems[size.num_micro_batches] = problem
         composer.consider(idx, problem)
         if self.progress is not None and composer.best is not None:
             best = composer.best.time_ns / NS_PER_S

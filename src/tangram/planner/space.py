@@ -59,7 +59,9 @@ def search_space(
     """Builds the space over islands, coarsened to the lattice limit."""
     usable = tuple(i for i in islands if i.gpu.supports(precision))
     excluded = tuple(
-        (i, f"{i.gpu.name} has no {precision} matrix arithmetic") for i in islands if not i.gpu.supports(precision)
+        (i, f"{i.gpu.name} has no {precision} matrix arithmetic")
+        for i in islands
+        if not i.gpu.supports(precision)
     )
     units = [1] * len(usable)
     while prod(i.num_gpus // u + 1 for i, u in zip(usable, units, strict=True)) > lattice_limit:
@@ -74,7 +76,9 @@ def search_space(
     keys = [(idx, p.num_nodes) for idx, p in chosen]
     classes = tuple(sorted(set(keys)))
     notes = tuple(
-        f"{island.name} is counted in blocks of {unit} GPUs" for island, unit in zip(usable, units, strict=True) if unit > 1
+        f"{island.name} is counted in blocks of {unit} GPUs"
+        for island, unit in zip(usable, units, strict=True)
+        if unit > 1
     )
     return SearchSpace(
         islands=usable,
@@ -94,7 +98,7 @@ def _useful_portions(island: Island) -> list[Portion]:
     found = []
     for portion in portions(island):
         n = portion.num_nodes
-        power_like = n & (n - 1) == 0 or n % 3 == 0 and (n // 3) & (n // 3 - 1) == 0
+        power_like = n & (n - 1) == 0 or (n % 3 == 0 and (n // 3) & (n // 3 - 1) == 0)
         if n <= _MANY_NODES or n == island.num_nodes or power_like:
             found.append(portion)
     return found

@@ -87,7 +87,8 @@ class TableSet:
         start, plan = source.plans[row]
         shift = start - plan.stages[0].start
         return tuple(
-            StageChoice(s.start + shift, s.stop + shift, s.portion, s.config, s.recomputed) for s in plan.stages
+            StageChoice(s.start + shift, s.stop + shift, s.portion, s.config, s.recomputed)
+            for s in plan.stages
         )
 
 
@@ -200,7 +201,9 @@ class TableBuilder:
             run = len(self._runs)
             self._runs.append(stages)
             for start, stop in answer.slices:
-                parts.append(self._run_piece(answer, stages, portion_idx, request, start, stop, run, len(plans)))
+                parts.append(
+                    self._run_piece(answer, stages, portion_idx, request, start, stop, run, len(plans))
+                )
                 plans.append((start, answer.plan))
         if not parts:
             return None, None

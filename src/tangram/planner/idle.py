@@ -1,0 +1,85 @@
+"""GPUs that the plan leaves out, and why: the plan that would use them is looked for and costed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tangram.cluster.spec import Island
+from tangram.plan.schema import GpuSlot, IdleSection
+from tangram.planner.search import Found, Search
+from tangram.units import NS_PER_S, format_duration
+
+
+def idle_sections(search: Search, found: Found) -> list[IdleSection]:
+    """Returns one section per island with unused GPUs, islands of the wrong precision included."""
+    used = {(slot.node.name, slot.gpu_idx) for p in found.placements for slot in p.slots}
+    sections = []
+    for idx, island in enumerate(search.space.islands):
+        free = _free(island, used)
+        if free:
+            whole = len(free) == island.num_gpus
+            reason = (
+                _unused_island(search, found, idx) if whole else _left_over(search, found, island, len(free))
+            )
+            sections.append(IdleSection(island=island.name, count=len(free), gpus=free, reason=reason))
+    for island, reason in search.space.excluded:
+        free = _free(island, used)
+        sections.append(IdleSection(island=island.name, count=len(free), gpus=free, reason=reason))
+    return sections
+
+
+def _free(island: Island, used: set[tuple[str, int]]) -> list[GpuSlot]:
+    slots = [(node.name, gpu) for node in island.nodes for gpu in range(island.gpus_per_node)]
+    return [GpuSlot(node=node, gpu_idx=gpu) for node, gpu in slots if (node, gpu) not in used]
+
+
+def _unused_island(search: Search, found: Found, island_idx: int) -> str:
+    island = search.space.islands[island_idx]
+    label = f"{island.num_gpus}x {island.gpu.name} left out"
+    pace_ns = max(s.forward_ns + s.backward_ns for s in found.pipeline.stages)
+    forced_ns = search.composer.best_with(
+        search.sizes.index(found.micro_batch), search.problem_of(found.micro_batch), island_idx
+    )
+    ratio = _least_pace_ratio(search, found, island_idx, pace_ns)
+    slow = f"as a stage they would set a pace at least {ratio:.1f}x the present one" if ratio > 1.05 else ""
+    if forced_ns is None:
+        return f"{label}: {slow or 'no stage that fits their memory makes a plan with the others'}"
+    more = 100 * (forced_ns / found.iteration_ns - 1)
+    cost = (
+        f"the best plan found that uses them takes {format_duration(forced_ns / NS_PER_S)} "
+        f"({more:+.1f} % against this one)"
+    )
+    return f"{label}: {slow}; {cost}" if slow else f"{label}: {cost}"
+
+
+def _least_pace_ratio(search: Search, found: Found, island_idx: int, pace_ns: int) -> float:
+    """Pace of the quickest useful stage of an island (at least one whole layer) over the plan's pace."""
+    pieces = search.problem_of(found.micro_batch).pieces
+    idx = np.flatnonzero(pieces.island == island_idx)
+    layers = np.array([bool(a.layer_idxs) for a in search.atoms])
+    ahead = np.concatenate([[0], np.cumsum(layers)])
+    useful = idx[ahead[pieces.stop[idx]] > ahead[pieces.start[idx]]]
+    if not len(useful):
+        # Tables leave out stages slower than the plan allows: then one GPU alone gives the bound.
+        seconds = _reference_layer_s(search, found, island_idx)
+        return max(seconds * NS_PER_S / pace_ns, 0.0)
+    return float(pieces.period_ns[useful].min()) / pace_ns
+
+
+def _reference_layer_s(search: Search, found: Found, island_idx: int) -> float:
+    """Least time of the cheapest layer atom on all GPUs of an island."""
+    seconds = found.micro_batch.reference.gpu_seconds[island_idx]
+    cheapest = min(s for s, atom in zip(seconds.tolist(), search.atoms, strict=True) if atom.layer_idxs)
+    return float(cheapest) / search.space.islands[island_idx].num_gpus
+
+
+def _left_over(search: Search, found: Found, island: Island, count: int) -> str:
+    stages: Sequence[int] = [s.portion.num_gpus for s in found.stages if s.portion.island.name == island.name]
+    sizes = " + ".join(map(str, stages))
+    return (
+        f"{count} of {island.num_gpus}x {island.gpu.name} left over beside stages of {sizes} GPUs: no way to use them "
+        f"made a faster plan (stages take divisors of a node or whole nodes, and dp divides the micro-batch of "
+        f"{found.micro_batch.size})"
+    )

@@ -1,0 +1,111 @@
+"""Refuses what the user pinned but no plan can honour, naming the legal values, before any search."""
+
+from __future__ import annotations
+
+from math import gcd
+
+from tangram.cost.configs import tensor_parallel_degrees
+from tangram.errors import InputError
+from tangram.job import Job, divisors
+from tangram.model.spec import ModelSpec
+from tangram.planner.space import SearchSpace
+
+
+def check_pins(model: ModelSpec, job: Job, space: SearchSpace) -> None:
+    """Checks every pin against model, batch and cluster.
+
+    Raises:
+        InputError: A pin has no legal meaning; the message gives the legal values.
+    """
+    _check_tp(model, job, space)
+    _check_cp(job)
+    _check_ep(model, job)
+    _check_dp(job)
+    _check_stages(model, job, space)
+
+
+def _check_tp(model: ModelSpec, job: Job, space: SearchSpace) -> None:
+    tp = job.pins.tp
+    if tp is None:
+        return
+    across = job.pins.allow_cross_node_tp
+    sizes = [i.num_gpus if across else i.gpus_per_node for i in space.islands]
+    legal = sorted({d for size in sizes for d in tensor_parallel_degrees(model, size)})
+    if tp in legal:
+        return
+    attention = model.layers[0].attention
+    if tp in {d for size in sizes for d in divisors(size)}:
+        why = (
+            f"does not suit the model: {attention.num_heads} heads, {attention.num_kv_heads} key/value heads and the "
+            f"feed-forward widths must divide by it"
+        )
+    else:
+        why = f"divides no {'island' if across else 'node'} of this cluster (GPUs: {', '.join(map(str, sorted(set(sizes))))})"
+    raise InputError(f"tp {tp} {why}", where="--tp", hint="legal: " + ", ".join(map(str, legal)))
+
+
+def _check_cp(job: Job) -> None:
+    cp, tp = job.pins.cp, job.pins.tp or 1
+    if cp is not None and job.seq_len % (cp * tp):
+        legal = [d for d in divisors(job.seq_len // gcd(job.seq_len, tp)) if d <= 4096]
+        raise InputError(
+            f"cp {cp} does not divide the sequence of {job.seq_len} tokens"
+            + (f" with tp {tp}" if tp > 1 else ""),
+            where="--cp",
+            hint="legal: " + ", ".join(map(str, legal[:16])),
+        )
+
+
+def _check_ep(model: ModelSpec, job: Job) -> None:
+    ep = job.pins.ep
+    if ep is None or ep == 1:
+        return
+    experts = [layer.moe.num_experts for layer in model.layers if layer.moe is not None]
+    if not experts:
+        raise InputError(f"ep {ep}: {model.name} has no experts", where="--ep", hint="legal: 1")
+    common = gcd(*experts)
+    if common % ep:
+        raise InputError(
+            f"ep {ep} does not divide {common} experts",
+            where="--ep",
+            hint="legal: " + ", ".join(map(str, divisors(common))),
+        )
+
+
+def _check_dp(job: Job) -> None:
+    dp, micro_batch = job.pins.dp, job.pins.micro_batch
+    if dp is None:
+        return
+    whole = micro_batch if micro_batch is not None else job.global_batch
+    if whole % dp:
+        what = "global micro-batch" if micro_batch is not None else "global batch"
+        raise InputError(
+            f"dp {dp} does not divide the {what} of {whole}",
+            where="--dp",
+            hint="legal: " + ", ".join(map(str, divisors(whole)[:24])),
+        )
+
+
+def _check_stages(model: ModelSpec, job: Job, space: SearchSpace) -> None:
+    pp, layers = job.pins.pp, job.pins.layers_per_stage
+    if layers is not None:
+        if sum(layers) != model.num_layers or any(count < 0 for count in layers):
+            raise InputError(
+                f"layers per stage {', '.join(map(str, layers))} sum to {sum(layers)}, {model.name} has {model.num_layers} layers",
+                where="--layers-per-stage",
+                hint=f"they must be 0 or more and sum to {model.num_layers}",
+            )
+        if pp is not None and pp != len(layers):
+            raise InputError(
+                f"{len(layers)} stages are listed, pp is {pp}",
+                where="--layers-per-stage",
+                hint="list pp numbers",
+            )
+    stages = pp if pp is not None else len(layers) if layers is not None else 1
+    most = min(model.num_layers, space.num_gpus)
+    if stages > most:
+        raise InputError(
+            f"{stages} stages for {model.num_layers} layers on {space.num_gpus} GPUs",
+            where="--pp" if pp is not None else "--layers-per-stage",
+            hint=f"legal: 1 to {most}",
+        )

@@ -1,0 +1,124 @@
+"""The planner: islands, space, search, document."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
+
+from tangram.cluster.islands import build_islands
+from tangram.cluster.spec import Assumption, Cluster
+from tangram.job import Job
+from tangram.model.atoms import cut_atoms
+from tangram.model.spec import ModelSpec
+from tangram.plan.schema import PlanDocument, SearchSection
+from tangram.planner.bounds import bound_section
+from tangram.planner.comparisons import comparisons
+from tangram.planner.document import place_pipeline, plan_document
+from tangram.planner.idle import idle_sections
+from tangram.planner.options import PlanOptions
+from tangram.planner.pin_checks import check_pins
+from tangram.planner.refusal import infeasible
+from tangram.planner.search import Search
+from tangram.planner.space import search_space
+
+Stats = MutableMapping[str, float]
+
+
+def plan(
+    model: ModelSpec,
+    cluster: Cluster,
+    job: Job,
+    options: PlanOptions = PlanOptions(),
+    *,
+    precision_reason: str = "",
+    assumptions: Sequence[Assumption] = (),
+    stats: Stats | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> PlanDocument:
+    """Plans a training job on a cluster.
+
+    Args:
+        model: What to train.
+        cluster: On what.
+        job: How.
+        options: About the search itself.
+        precision_reason: Why this precision, for the document.
+        assumptions: What the caller assumed, for the document; the cluster's own are added.
+        stats: Receives wall-clock seconds by phase; never part of the document.
+        progress: Called with one line at a time.
+
+    Raises:
+        InputError: A pin has no legal meaning on this model and cluster.
+        InfeasibleError: Nothing fits; says what binds and which repairs would do.
+    """
+    clock = _Clock(stats)
+    with clock.phase("islands_s"):
+        atoms = cut_atoms(model, options.granularity)
+        islands = build_islands(cluster, job.precision, options.tolerances)
+        space = search_space(islands, job.precision)
+        check_pins(model, job, space)
+    search = Search(model, atoms, cluster, job, space, options, progress)
+    with clock.phase("search_s"):
+        found = search.run()
+    if found is None:
+        raise infeasible(search)
+    with clock.phase("explain_s"):
+        bound = bound_section(search, found)
+        idle = idle_sections(search, found)
+        compared = comparisons(search, found)
+    with clock.phase("document_s"):
+        placed = place_pipeline(
+            model, atoms, job, found.micro_batch.size, found.stages, found.placements, found.pipeline
+        )
+        return plan_document(
+            placed,
+            cluster=cluster,
+            islands=islands,
+            granularity=str(options.granularity),
+            tolerances=_tolerances(options),
+            precision_reason=precision_reason,
+            assumptions=[*cluster.assumptions, *assumptions, *_notes(search)],
+            bound=bound,
+            idle=idle,
+            comparisons=compared,
+            search=_search_section(search),
+        )
+
+
+class _Clock:
+    """Measures phases into a mapping, or nothing at all."""
+
+    def __init__(self, stats: Stats | None) -> None:
+        self._stats = stats
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Times what runs inside."""
+        began = time.perf_counter()
+        yield
+        if self._stats is not None:
+            self._stats[name] = time.perf_counter() - began
+
+
+def _tolerances(options: PlanOptions) -> dict[str, float | None]:
+    values = {name: getattr(options.tolerances, name) for name in ("compute", "memory", "intra", "network")}
+    return {name: None if math.isinf(value) else value for name, value in values.items()}
+
+
+def _notes(search: Search) -> list[Assumption]:
+    coarse = [
+        Assumption(note, "to keep the search small; smaller stages there were not tried")
+        for note in search.space.notes
+    ]
+    return coarse + [Assumption(text, "its answers were not used") for text in search.rejections]
+
+
+def _search_section(search: Search) -> SearchSection:
+    return SearchSection(
+        parallelizers=list(search.options.parallelizers),
+        pruning=search.options.pruning.value,
+        micro_batches_considered=sorted(search.considered),
+        counts={name: int(search.counts[name]) for name in sorted(search.counts)},
+    )

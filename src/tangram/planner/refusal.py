@@ -1,0 +1,160 @@
+"""When nothing fits: which part, by how many GiB, and what would help, ranked by what it costs.
+
+Repairs are not guessed: each one is planned (quick search), and only those that fit are named, fastest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tangram.cluster.spec import Cluster, Island, Node
+from tangram.errors import InfeasibleError
+from tangram.job import Job, OptimizerSpec, Pins
+from tangram.planner.search import Search
+from tangram.planner.space import SearchSpace, search_space
+from tangram.units import NS_PER_S, format_bytes, format_duration
+
+_MAX_REPAIRS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """A change that makes the job fit, and the time it then takes."""
+
+    text: str
+    iteration_ns: int
+
+
+def infeasible(search: Search) -> InfeasibleError:
+    """Builds the refusal for a search that found nothing."""
+    message, details = _binding(search)
+    repairs = sorted(_repairs(search), key=lambda r: (r.iteration_ns, r.text))[:_MAX_REPAIRS]
+    lines = [f"{r.text}: {format_duration(r.iteration_ns / NS_PER_S)} per step (predicted)" for r in repairs]
+    if not lines:
+        lines = ["no single change tried here is enough: more GPUs, or GPUs with more memory, are needed"]
+    return InfeasibleError(message, details=details, repairs=lines)
+
+
+def _binding(search: Search) -> tuple[str, list[str]]:
+    """The constraint that rules plans out: states in all, else the largest atom, else what comes on top of states."""
+    smallest = min(search.sizes, key=lambda s: s.size)
+    ref = smallest.reference
+    states = float(ref.state_bytes.sum())
+    usable = float((ref.num_gpus * ref.usable_bytes).sum())
+    job, model = search.job, search.model
+    kept = job.precision.element_bytes + job.optimizer.gradient_bytes + job.optimizer.state_bytes
+    if not job.precision.is_mixed:
+        kept = 2 * job.precision.element_bytes + job.optimizer.moment_bytes
+    details = [
+        f"model states of {model.name}: {format_bytes(states)} ({kept} bytes per parameter)",
+        f"usable memory: {format_bytes(usable)} on {search.space.num_gpus} GPUs",
+    ]
+    details += [f"{island.gpu.name} is not counted: {reason}" for island, reason in search.space.excluded]
+    if states > usable:
+        return (
+            f"model states alone exceed the memory of all GPUs by {format_bytes(states - usable)}",
+            details,
+        )
+    largest_idx = int(ref.state_bytes.argmax())
+    atom_bytes = float(ref.state_bytes[largest_idx])
+    roomiest = max(float(u) * i.num_gpus for u, i in zip(ref.usable_bytes, search.space.islands, strict=True))
+    if atom_bytes > roomiest:
+        return (
+            f"atom {largest_idx} alone needs {format_bytes(atom_bytes)} of model states, the largest island has "
+            f"{format_bytes(roomiest)}",
+            details,
+        )
+    covered, short = search.coverage(smallest)
+    total = len(search.atoms)
+    details.append(
+        f"at micro-batch {smallest.size} and with the most recomputation allowed, at most {covered} of {total} atoms fit; "
+        f"the rest holds {format_bytes(short)} of model states"
+    )
+    pins = _pins_text(job.pins)
+    if pins:
+        details.append(f"pinned: {pins}")
+    what = "with what is pinned, " if pins else ""
+    return (
+        f"{what}model states fit, but not together with activations, workspace and reserve: short by at least "
+        f"{format_bytes(short)}",
+        details,
+    )
+
+
+def _repairs(search: Search) -> Iterator[Repair]:
+    job = search.job
+    for text, changed in _job_changes(job):
+        yield from _planned(search, text, search.cluster, changed, search.space)
+    for text, cluster, space in _more_nodes(search):
+        yield from _planned(search, text, cluster, job, space)
+
+
+def _job_changes(job: Job) -> Iterator[tuple[str, Job]]:
+    pins, optimizer = job.pins, job.optimizer
+    if _pins_text(pins):
+        freed = Pins(allow_cross_node_tp=pins.allow_cross_node_tp, offload=pins.offload)
+        yield f"without the pinned {_pins_text(pins)}", replace(job, pins=freed)
+    if pins.offload == "none":
+        yield (
+            "with --offload optimizer (states in host memory)",
+            replace(job, pins=replace(pins, offload="optimizer")),
+        )
+        yield (
+            "with --offload both (states and activations in host memory)",
+            replace(job, pins=replace(pins, offload="both")),
+        )
+    if optimizer.gradient_bytes > 2 and job.precision.is_mixed:
+        smaller = OptimizerSpec(optimizer.name, 2, optimizer.master_bytes, optimizer.moment_bytes)
+        yield "with --gradient-bytes 2 (16-bit gradients)", replace(job, optimizer=smaller)
+    if not pins.allow_cross_node_tp:
+        yield "with --allow-cross-node-tp", replace(job, pins=replace(pins, allow_cross_node_tp=True))
+    if job.seq_len % 2 == 0 and job.seq_len >= 2048:
+        yield f"with --seq-len {job.seq_len // 2}", replace(job, seq_len=job.seq_len // 2)
+
+
+def _more_nodes(search: Search) -> Iterator[tuple[str, Cluster, SearchSpace]]:
+    """One or several more nodes of each kind, until model states fit with a quarter to spare."""
+    ref = search.sizes[0].reference
+    need = 1.25 * float(ref.state_bytes.sum()) - float((ref.num_gpus * ref.usable_bytes).sum())
+    for idx, island in enumerate(search.space.islands):
+        per_node = island.gpus_per_node * float(ref.usable_bytes[idx])
+        count = max(1, int(-(-need // per_node)))
+        if count > 64:
+            continue
+        nodes = tuple(_copy(island.nodes[-1], number) for number in range(count))
+        cluster = replace(search.cluster, nodes=search.cluster.nodes + nodes)
+        larger = _grown(island, nodes)
+        islands = [larger if k == idx else other for k, other in enumerate(search.space.islands)]
+        plural = "" if count == 1 else "s"
+        text = f"with {count} more node{plural} of {island.gpus_per_node}x {island.gpu.name}"
+        yield text, cluster, search_space(islands, search.job.precision)
+
+
+def _copy(node: Node, number: int) -> Node:
+    name = f"{node.name}+{number + 1}"
+    return replace(node, name=name, host=name)
+
+
+def _grown(island: Island, nodes: tuple[Node, ...]) -> Island:
+    between = island.inter_bandwidth_bytes_per_s
+    return replace(island, nodes=island.nodes + nodes, inter_bandwidth_bytes_per_s=between)
+
+
+def _planned(search: Search, text: str, cluster: Cluster, job: Job, space: SearchSpace) -> Iterator[Repair]:
+    effort = replace(search.options.effort, quick=True, beam=min(48, search.options.effort.beam))
+    trial = Search(search.model, search.atoms, cluster, job, space, replace(search.options, effort=effort))
+    found = trial.run()
+    if found is not None:
+        yield Repair(text, found.iteration_ns)
+
+
+def _pins_text(pins: Pins) -> str:
+    named = [
+        f"{name} {getattr(pins, name)}"
+        for name in ("micro_batch", "tp", "pp", "dp", "cp", "ep", "zero", "recompute")
+        if getattr(pins, name) is not None
+    ]
+    if pins.layers_per_stage is not None:
+        named.append("layers per stage " + "/".join(map(str, pins.layers_per_stage)))
+    return ", ".join(named).replace("micro_batch", "micro-batch")
