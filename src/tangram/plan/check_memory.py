@@ -17,7 +17,7 @@ def check_memory(facts: Facts) -> Violations:
 
 def _items(item: StageFacts) -> Violations:
     memory, where = item.stage.predicted.memory, f"{item.where}.predicted.memory"
-    if tuple(memory) != MEMORY_ITEMS:
+    if set(memory) != set(MEMORY_ITEMS):
         yield Violation("memory-items", where, f"has {', '.join(memory)}; due are {', '.join(MEMORY_ITEMS)}")
     for name, size in memory.items():
         if size < 0:

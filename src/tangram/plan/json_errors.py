@@ -36,7 +36,7 @@ def explain(error: ValidationError, where: str) -> InputError:
         where: The file.
     """
     findings = error.errors(include_url=False, include_context=True)
-    first = findings[0]
+    first = _most_telling(findings)
     more = f"; {len(findings) - 1} more like it or other" if len(findings) > 1 else ""
     place = f"{where}: {field_path(first['loc'])}" if first["loc"] else where
     if first["type"] == "extra_forbidden":
@@ -44,7 +44,7 @@ def explain(error: ValidationError, where: str) -> InputError:
         outer = field_path(first["loc"][:-1])
         known = _known_keys(first["loc"])
         return UnknownNameError("key", key[:80], known, where=f"{where}: {outer}" if outer else where)
-    if first["type"] == "missing":
+    if first["type"] == "missing" and isinstance(first["loc"][-1], str):
         key = str(first["loc"][-1])
         outer = field_path(first["loc"][:-1])
         return InputError(f"the key {key!r} is missing{more}", where=f"{where}: {outer}" if outer else where)
@@ -62,6 +62,13 @@ def field_path(loc: tuple[int | str, ...]) -> str:
     return text
 
 
+def _most_telling(findings: list[ErrorDetails]) -> ErrorDetails:
+    """A misspelled key is found twice, as missing and as unknown; the unknown one can be pointed at."""
+    missing = {finding["loc"][:-1] for finding in findings if finding["type"] == "missing"}
+    unknown = (f for f in findings if f["type"] == "extra_forbidden" and f["loc"][:-1] in missing)
+    return next(unknown, findings[0])
+
+
 def _problem(finding: ErrorDetails) -> str:
     kind, value, context = finding["type"], finding["input"], finding.get("ctx", {})
     if kind in _EXPECTED:
@@ -72,6 +79,8 @@ def _problem(finding: ErrorDetails) -> str:
     keys = {"greater_than": "gt", "greater_than_equal": "ge", "less_than_equal": "le"}
     if kind in limits:
         return f"is {describe(value)}, but must be {limits[kind]} {context.get(keys[kind])}"
+    if kind == "missing":
+        return "is missing"
     if kind in ("too_long", "too_short"):
         return f"has {context.get('actual_length')} entries: {finding['msg'].lower()}"
     return finding["msg"]
