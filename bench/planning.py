@@ -1,0 +1,192 @@
+"""Measures what planning costs: cold, as a person types it, and warm, as a program calls it.
+
+    python bench/planning.py            prints a table
+    python bench/planning.py --write    also puts it into docs/benchmarks.md, with hardware and date
+    python bench/planning.py --smoke    one run of everything, to see that it works
+
+Cold is a new process from start to exit (imports, reading files, planning, printing), by the wall clock of its
+parent, with the processor time beside it; peak memory is that process's resident set as the kernel counts it.
+Warm is ``tangram.plan`` alone in a process that has planned before. Times are records of one machine, never
+assertions.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+TARGET = ROOT / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- planning: begin -->", "<!-- planning: end -->"
+MIB = 1024**2
+COLUMNS = (
+    "case",
+    "cold process: median (range)",
+    "of it processor",
+    "peak memory",
+    "warm `plan()`",
+    "of it search",
+    "predicted iteration",
+    "beside",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One question: a job file, a cluster, and what it is compared with."""
+
+    name: str
+    job: str
+    cluster: str
+    beside: str
+
+
+CASES = (
+    Case(
+        "gpt3-13b on c3-four-islands (20 GPUs, 4 islands, 40 layers)",
+        "examples/jobs/fig11-gpt3-13b.yaml",
+        "examples/clusters/c3-four-islands.yaml",
+        "paper: 16.4 min",
+    ),
+    Case(
+        "gpt3-13b on 16x A100 + 16x V100 (32 GPUs, 2 islands, 40 layers)",
+        "examples/jobs/fig11-gpt3-13b.yaml",
+        "2x8xA100-80GB-SXM+2x8xV100-32GB-SXM2@100Gbit",
+        "Metis: 61 s on one core",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Cold:
+    """One cold run."""
+
+    wall_s: float
+    cpu_s: float
+    peak_bytes: int
+
+
+def cold_run(case: Case) -> Cold:
+    """Plans once in a process of its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / "page.txt"
+        arguments = ["plan", case.cluster, "--job", case.job]
+        code = f"from tangram.cli.main import main; raise SystemExit(main({arguments!r}))"
+        with page.open("w") as out:
+            began = time.perf_counter()
+            process = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stdout=out, stderr=out)
+            _, status, usage = os.wait4(process.pid, 0)
+            wall_s = time.perf_counter() - began
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise SystemExit(f"{case.name}: exit code {process.returncode}\n{page.read_text()}")
+        # Linux counts kilobytes, macOS bytes.
+        unit = 1 if sys.platform == "darwin" else 1024
+        cpu_s = usage.ru_utime + usage.ru_stime
+        return Cold(wall_s, cpu_s, usage.ru_maxrss * unit)
+
+
+def warm_runs(case: Case, repeats: int) -> tuple[list[dict[str, float]], float]:
+    """Plans several times in this process; returns seconds by phase of each, and the predicted iteration."""
+    from tangram.cli.inputs import read_inputs
+    from tangram.cli.options import ChoiceOptions, JobOptions
+    from tangram.planner.planner import plan
+
+    asked = read_inputs(
+        str(ROOT / case.cluster) if case.cluster.endswith(".yaml") else case.cluster,
+        None,
+        JobOptions(job_file=ROOT / case.job),
+        ChoiceOptions(),
+    )
+    runs = []
+    for _ in range(repeats + 1):
+        phases: dict[str, float] = {}
+        began = time.perf_counter()
+        document = plan(asked.model, asked.cluster, asked.job, stats=phases)
+        phases["wall_s"] = time.perf_counter() - began
+        runs.append(phases)
+    return runs[min(1, repeats) :], document.prediction.iteration_time_s
+
+
+def row(case: Case, cold: list[Cold], warm: list[dict[str, float]], iteration_s: float) -> str:
+    """Formats one line of the table."""
+    walls = [run.wall_s for run in cold]
+    cells = (
+        case.name,
+        f"{statistics.median(walls):.2f} s ({min(walls):.2f} to {max(walls):.2f})",
+        f"{statistics.median(run.cpu_s for run in cold):.2f} s",
+        f"{max(run.peak_bytes for run in cold) / MIB:.0f} MiB",
+        f"{statistics.median(run['wall_s'] for run in warm):.2f} s",
+        f"{statistics.median(run.get('search_s', 0.0) for run in warm):.2f} s",
+        f"{iteration_s:.4g} s",
+        case.beside,
+    )
+    return "| " + " | ".join(cells) + " |"
+
+
+def table(repeats: int) -> str:
+    """Measures every case; 0 repeats count the first run, which else is left out.
+
+    All cold runs come first: a child's peak includes what its parent held when it forked.
+    """
+    cold = {case: [cold_run(case) for _ in range(repeats + 1)][min(1, repeats) :] for case in CASES}
+    rows = [row(case, cold[case], *warm_runs(case, repeats)) for case in CASES]
+    head = "| " + " | ".join(COLUMNS) + " |"
+    return "\n".join([head, "| --- " * len(COLUMNS) + "|", *rows])
+
+
+def conditions(repeats: int) -> str:
+    """Says where and when this was measured."""
+    from importlib.metadata import version
+
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1024**3
+    parts = (
+        f"{cpu_name()}, {os.cpu_count()} cores, {memory:.0f} GiB",
+        f"{platform.system()} {platform.machine()}",
+        f"Python {platform.python_version()}, numpy {version('numpy')}",
+        f"{datetime.now(UTC):%Y-%m-%d}",
+        f"{repeats} runs after one that is not counted",
+    )
+    return "Measured with `python bench/planning.py --write`: " + "; ".join(parts) + "."
+
+
+def cpu_name() -> str:
+    """Returns the processor's name, as far as the system tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or "unknown processor"
+
+
+def write(text: str) -> None:
+    """Replaces what stands between the markers."""
+    page = TARGET.read_text(encoding="utf-8")
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    TARGET.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measures planning time and memory.")
+    parser.add_argument("--repeats", type=int, default=5, help="runs that count (default: 5)")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
+    parser.add_argument("--smoke", action="store_true", help="one run of everything")
+    arguments = parser.parse_args()
+    repeats = 0 if arguments.smoke else max(1, arguments.repeats)
+    measured = table(repeats)
+    print(measured)
+    if arguments.write and repeats:
+        write(f"{conditions(repeats)}\n\n{measured}")
+
+
+if __name__ == "__main__":
+    main()
