@@ -215,10 +215,11 @@ def _fields(setting: Setting, sums: _Sums) -> FloatArray:
     forward_compute, backward_compute = sums.forward_compute_s, sums.backward_compute_s
     own_forward = table[: work.BACKWARD].sum(axis=0)
     own_backward = table[work.BACKWARD : work.NUM_TIMES].sum(axis=0)
-    gather, reduce = states.gather_s(setting, dense, expert), states.reduce_s(setting, dense, expert)
-    zero_forward, zero_backward = states.zero_s(setting, gather, reduce, forward_compute, backward_compute)
     copy_forward, copy_backward = memory.offload_s(setting, stored, forward_compute, backward_compute)
-    step = states.step_time(setting, dense, expert, forward_compute, backward_compute)
+    hiding = ~setting.configs.offload_activations
+    spare_forward, spare_backward = hiding * forward_compute, hiding * backward_compute
+    zero_forward, zero_backward = states.zero_s(setting, dense, expert, spare_forward, spare_backward)
+    step = states.step_time(setting, dense, expert, spare_forward, spare_backward)
     held = states.state_bytes(setting, dense, expert)
     kept = memory.activation_bytes(setting, sums.table, sums.layer_dense, sums.layer_expert)
     fields = np.empty((len(_FIELDS) + len(COMPONENTS), *dense.shape))
@@ -245,8 +246,9 @@ def _tied(setting: Setting, layout: _Layout, sums: _Sums) -> TiedShare:
     nothing = np.zeros_like(matrix)
     if not setting.model.tied_embeddings or layout.embedding is None or layout.head is None:
         return TiedShare(states.StateBytes(nothing, nothing, nothing), states.StepTime(*[nothing] * 4))
-    forward_s = sums.forward_compute_s[layout.embedding]
-    backward_s = sums.backward_compute_s[layout.embedding]
+    hiding = ~setting.configs.offload_activations
+    forward_s = hiding * sums.forward_compute_s[layout.embedding]
+    backward_s = hiding * sums.backward_compute_s[layout.embedding]
     return TiedShare(
         states.state_bytes(setting, matrix, nothing),
         states.step_time(setting, matrix, nothing, forward_s, backward_s),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tangram.cost import work
+from tangram.cost import links, work
 from tangram.cost.setting import Setting
 from tangram.cost.types import FloatArray
 
@@ -83,7 +83,8 @@ def reserve_bytes(setting: Setting) -> FloatArray:
     the pipeline's boundaries, and fragmentation.
     """
     stack, model = setting.stack, setting.model
-    communicators = 1.0 + (setting.links.size > 1).sum(axis=0)
+    groups = setting.links.size if model.has_moe else setting.links.size[: links.EP]
+    communicators = 1.0 + (groups > 1).sum(axis=0)
     boundary_bytes = BOUNDARY_BUFFERS * model.hidden_size * setting.element_bytes * setting.shard_tokens
     lost_bytes = stack.fragmentation_frac * setting.portion.island.gpu.usable_memory_bytes
     reserved: FloatArray = stack.communicator_bytes * communicators + boundary_bytes

@@ -14,7 +14,9 @@ Gradients travel as they are accumulated (``gradient_bytes``), weights as they a
 
 Overlap, assumed: each of these collectives runs beside the compute of its own atom, ``compute_hides_frac`` of
 which hides it, and ``exposed_floor_frac`` of it stays visible in any case (what fits on FSDP and NeMo rows
-show): ``exposed = max(floor * time, time - hides * compute)``. A faster link never makes it longer.
+show): ``exposed = max(floor * time, time - hides * compute)``. A faster link never makes it longer. The same
+compute never hides two things at once, so a faster GPU never makes a step longer: where activations are
+offloaded, the copies have the compute, and collectives are exposed in full.
 """
 
 from __future__ import annotations
@@ -88,19 +90,20 @@ def exposed_s(setting: Setting, collective_s: FloatArray, compute_s: FloatArray)
 
 
 def zero_s(
-    setting: Setting, gather: FloatArray, reduce: FloatArray, forward_s: FloatArray, backward_s: FloatArray
+    setting: Setting, dense: FloatArray, expert: FloatArray, forward_s: FloatArray, backward_s: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Returns what ZeRO 2 and 3 add to forward and backward of every micro-batch.
 
     Args:
-        setting: Degrees.
-        gather, reduce: Of the atoms' parameters; shape ``(num_atoms, num_configs)``, as all others.
-        forward_s, backward_s: Compute that can hide them.
+        setting: Degrees and links.
+        dense, expert: Parameters on the rank before ZeRO; shape ``(num_atoms, num_configs)``, as all others.
+        forward_s, backward_s: Compute that can hide collectives.
     """
     zero = setting.configs.zero
-    weights = (zero >= 3) * gather
+    weights = (zero >= 3) * gather_s(setting, dense, expert)
+    gradients = (zero >= 2) * reduce_s(setting, dense, expert)
     forward = exposed_s(setting, weights, forward_s)
-    backward = exposed_s(setting, weights + (zero >= 2) * reduce, backward_s)
+    backward = exposed_s(setting, weights + gradients, backward_s)
     return forward, backward
 
 
@@ -116,7 +119,7 @@ def step_time(
     Args:
         setting: Degrees and rates.
         dense, expert: Parameters on the rank before ZeRO; shape ``(num_atoms, num_configs)``, as all others.
-        forward_s, backward_s: Compute of one micro-batch.
+        forward_s, backward_s: Compute of one micro-batch that can hide collectives.
     """
     zero, offloaded = setting.configs.zero, setting.configs.offload_optimizer
     # A ring all-reduce is a reduce-scatter and an all-gather of the same bytes.
