@@ -1,0 +1,93 @@
+"""``tangram plan``: the main job."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING
+
+from tangram.cli.inputs import Inputs, read_inputs, read_tolerances
+from tangram.cli.options import (
+    ChoiceOptions,
+    IslandOptions,
+    JobOptions,
+    ModelArgument,
+    OptionalClusterArgument,
+    OutputOptions,
+    SearchOptions,
+    StatsOptions,
+)
+from tangram.cli.results import check_targets, deliver
+from tangram.cli.streams import Progress, check_target, note, write_text
+from tangram.errors import UnknownNameError
+
+if TYPE_CHECKING:
+    from tangram.plan.schema import PlanDocument
+    from tangram.planner.options import PlanOptions
+
+
+def plan_command(
+    model: ModelArgument,
+    job: JobOptions,
+    choices: ChoiceOptions,
+    islands: IslandOptions,
+    search: SearchOptions,
+    out: OutputOptions,
+    stats: StatsOptions,
+    cluster: OptionalClusterArgument = None,
+) -> None:
+    """Find the fastest pipeline for MODEL on CLUSTER, and say why."""
+    check_targets(out)
+    check_target(stats.stats, "--stats")
+    started = time.perf_counter()
+    options = plan_options(search, islands)
+    inputs = read_inputs(model, cluster, job, choices)
+    seconds = {"inputs_s": time.perf_counter() - started}
+    doc = _plan(inputs, options, seconds)
+    seconds["total_s"] = time.perf_counter() - started
+    note(f"planned in {seconds['total_s']:.2f} s")
+    if stats.stats is not None:
+        write_text(stats.stats, json.dumps(seconds, indent=2) + "\n", "--stats")
+    deliver(doc, out)
+
+
+def plan_options(search: SearchOptions, islands: IslandOptions) -> PlanOptions:
+    """Returns the planner's options.
+
+    Raises:
+        InputError: A value is out of range.
+        UnknownNameError: There is no such rule of pruning.
+    """
+    from tangram.model.atoms import parse_granularity
+    from tangram.planner.options import PlanOptions, Pruning
+
+    rules = [rule.value for rule in Pruning]
+    if search.pruning not in rules:
+        raise UnknownNameError("pruning", search.pruning, rules, where="--pruning")
+    names = [name.strip() for text in search.parallelizer or ["exact"] for name in text.split(",")]
+    return PlanOptions(
+        parallelizers=tuple(dict.fromkeys(name for name in names if name)),
+        granularity=parse_granularity(search.atoms, where="--atoms"),
+        tolerances=read_tolerances(islands),
+        pruning=Pruning(search.pruning),
+        workers=search.workers,
+    )
+
+
+def _plan(inputs: Inputs, options: PlanOptions, seconds: dict[str, float]) -> PlanDocument:
+    from tangram.planner.planner import plan
+
+    progress = Progress()
+    try:
+        return plan(
+            inputs.model,
+            inputs.cluster,
+            inputs.job,
+            options,
+            precision_reason=inputs.precision_reason,
+            assumptions=inputs.assumptions,
+            stats=seconds,
+            progress=progress,
+        )
+    finally:
+        progress.clear()
