@@ -138,7 +138,7 @@ def test_unfused_attention_keeps_5_bytes_per_score() -> None:
 
 
 def test_a_gated_layer_with_grouped_queries() -> None:
-    """2 N (6 h + 2 kv + 3 ffn): the cost-model study's count, checked on SimuMax within 2 %."""
+    """2 N (6 h + 2 kv + 3 ffn): with the terms of the 34 s b h count, as SimuMax rows confirm."""
     seq, hidden, kv, ffn = 512, 1024, 512, 2816
     model = model_of(dense_layer(gated=True, kv_heads=4, ffn=ffn))
     costs = costs_of(model, StageConfig(dp=1, tp=2), 1, job_of(seq_len=seq))

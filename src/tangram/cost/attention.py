@@ -2,8 +2,8 @@
 
 Element counts per token follow Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
 Transformer Models", section 4, generalised to grouped queries; with sequence parallelism everything stored is
-divided by tp. Element-wise traffic is the cost-model study's 20 h + 3 (q + 2 kv) elements per layer and pass,
-dealt out to the parts; backward moves twice as much.
+divided by tp. Element-wise traffic is 20 h + 3 (q + 2 kv) elements per layer and pass (the form that was
+fitted to public rows, ``constants.json``), dealt out to the parts; backward moves twice as much.
 
 Tensor parallelism all-gathers the input of the column-parallel product and reduce-scatters the output of the
 row-parallel one; backward does the converse. The second gather of the input that backward needs (only a shard
@@ -25,7 +25,11 @@ QKV_LAUNCH, CORE_LAUNCH, OUT_LAUNCH = 0.25, 0.25, 0.15
 """Shares of a layer's launch time, by number of kernels."""
 
 SCORE_FORWARD_BYTES, SCORE_BACKWARD_BYTES = 11.0, 17.0
-"""Traffic of unfused attention per score at 16 bit (cost-model study, section 2); twice that at 32 bit."""
+"""Traffic of unfused attention per score at 16 bit, twice that at 32 bit.
+
+Forward: scores written; read and written by the softmax; a mask and the dropped-out scores written, and read by
+the product with the values. Backward: likewise, for two products on either side.
+"""
 
 FLASH_BACKWARD_RATIO = 2.5
 """Backward over forward FLOP of a fused kernel: five products instead of two (Dao 2023, FlashAttention-2)."""

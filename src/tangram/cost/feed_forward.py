@@ -16,7 +16,9 @@ UP_LAUNCH, DOWN_LAUNCH = 0.2, 0.15
 """Shares of a layer's launch time; the two parts of a block with attention's three make 1."""
 
 ACTIVATION_ELEMENTS = 5
-"""Traffic of the activation function per up-projected element and pass (cost-model study, section 2)."""
+"""Traffic of the activation function per up-projected element and pass, part of the form that was
+fitted to public rows (``constants.json``).
+"""
 
 
 def fill_up(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:

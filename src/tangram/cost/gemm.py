@@ -1,12 +1,12 @@
 """Matrix products.
 
-The form (Tangram's cost-model study, section 2): a product of M x K by K x N takes
+A product of M x K by K x N takes
 
     2 (M + mu) (N + mu) K / rate
 
 with ``rate`` the GPU's achieved matrix rate times ``gemm_efficiency``, and ``mu`` the family's
 ``gemm_overhead_rows``. ``mu`` is near the ridge point, so a product of few rows costs what reading its
-weights costs: the memory side of the roofline.
+weights costs: the memory side of the roofline. ``constants.json`` says how well this form fitted public rows.
 """
 
 from __future__ import annotations
