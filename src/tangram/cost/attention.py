@@ -27,8 +27,8 @@ QKV_LAUNCH, CORE_LAUNCH, OUT_LAUNCH = 0.25, 0.25, 0.15
 SCORE_FORWARD_BYTES, SCORE_BACKWARD_BYTES = 11.0, 17.0
 """Traffic of unfused attention per score at 16 bit, twice that at 32 bit.
 
-Forward: scores written; read and written by the softmax; a mask and the dropped-out scores written, and read by
-the product with the values. Backward: likewise, for two products on either side.
+Forward: scores written; read and written by the softmax; a mask and the dropped-out scores written, and read
+by the product with the values. Backward: likewise, for two products on either side.
 """
 
 FLASH_BACKWARD_RATIO = 2.5
