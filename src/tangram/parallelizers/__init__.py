@@ -1,0 +1,1 @@
+"""Parallelizers: the protocols, the built-in planners of slices, and what guards against the others."""

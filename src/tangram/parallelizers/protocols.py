@@ -6,8 +6,8 @@ There are three kinds of planner, hence three protocols:
 * :class:`StageTable` answers with a table of single-stage options for all slices at once;
 * :class:`ClusterPlanner` plans a whole cluster by itself (a baseline).
 
-Every answer is re-costed by :mod:`tangram.cost`: there is one referee. Parallelizers register through the entry point
-``tangram.parallelizers`` and can be tested with :func:`tangram.testing.check_parallelizer`.
+Every answer is re-costed by :mod:`tangram.cost`: there is one referee. Parallelizers register through the
+entry point ``tangram.parallelizers`` and can be tested with :func:`tangram.testing.check_parallelizer`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ class SliceRequest:
         portion: The island portion.
         micro_batch: Global micro-batch, in samples.
         num_micro_batches: Per step.
-        in_flight: Micro-batches in flight at the last stage of the slice (1 when the slice ends the pipeline).
+        in_flight: Micro-batches in flight at the last stage of the slice (1 when the slice ends the
+            pipeline).
         link_in_bytes_per_s, link_out_bytes_per_s: Links at either end; None at the ends of the model.
         job: The job.
     """
