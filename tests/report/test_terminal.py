@@ -56,7 +56,7 @@ def test_the_first_line_is_the_answer() -> None:
     [
         "12.9 B parameters, 40 layers, hidden size 5120",
         "512 samples of 2,048 tokens per step (1.05 M tokens)",
-        "fp16: V100-32GB-SXM2 and V100-16GB-SXM2 have no bf16",
+        "fp16 with dynamic loss scaling: V100-32GB-SXM2 and V100-16GB-SXM2 have no bf16",
         "AdamW, 18 bytes per parameter: weight 2, gradient 4, master weight and moments 12",
         "dictated   zero 1",
         "3 stages, 256 micro-batches of 2 samples per step, 1F1B",
@@ -64,7 +64,7 @@ def test_the_first_line_is_the_answer() -> None:
         "4x V100-16GB-SXM2: as a stage they would set a pace 2.4x the present one.",
         "global batch 512: not given; fills a pipeline (--global-batch).",
         "network 100 Gbit/s: the paper does not say.",
-        "does not work: stage 3 needs 21.2 GiB of 15.0 GiB on V100-16GB-SXM2",
+        "stage 3 needs 21.2 GiB of 15.0 GiB on V100-16GB-SXM2",
         "Yes: mixing makes a step 1.41x as fast as the fastest island alone.",
         "28.9 k tokens/s, 14.1 samples/s",
         "set by stage 1 (V100-32GB-SXM2)",
@@ -80,16 +80,16 @@ def test_every_part_is_there(line: str) -> None:
 
 def test_stage_rows() -> None:
     text = printed(make_plan(), 120, unicode=False)
-    row = r"0 +4x A100-80GB-SXM +emb\+0-23 +tp4 dp1 zero1 +none +45\.2 \+ 91\.1 ms +4 .* 61\.4 / 79\.0 GiB"
+    row = r"0 +4x A100-80GB-SXM +emb\+0-23 +tp4 dp1 zero1 +45\.2 \+ 91\.1 ms +4 +none .* 61\.4 / 79\.0 GiB"
     assert re.search(row, text)
-    assert re.search(r"1 +4x V100-32GB-SXM2 +24-31 +tp2 dp2 zero1 +full 3/8 ", text)
+    assert re.search(r"1 +4x V100-32GB-SXM2 +24-31 +tp2 dp2 zero1 .* full 3/8 ", text)
     assert re.search(r"2 +4x V100-32GB-SXM2 +32-39\+head .* optimizer ", text)
 
 
 def test_narrow_stage_rows_keep_all_choices() -> None:
     text = printed(make_plan(), 80, unicode=False)
     assert "tp2 dp2 zero1, recompute full 3/8" in text
-    assert "tp4 dp1 zero1, recompute none, offloads optimizer" in text
+    assert "tp4 dp1 zero1, offloads optimizer" in text
 
 
 def test_an_overfull_stage_shows_red(monkeypatch: pytest.MonkeyPatch) -> None:

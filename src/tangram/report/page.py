@@ -85,9 +85,17 @@ class Page:
             console.print(shown, soft_wrap=True)
 
 
+class _Console(Console):
+    """A console that leaves it to the program what to do when whoever reads the output goes away."""
+
+    def on_broken_pipe(self) -> None:
+        """Called while the error is being handled; rich would end the program here with code 1."""
+        raise  # noqa: PLE0704
+
+
 def make_console(stream: TextIO, width: int) -> Console:
     """Returns a console that prints names as they are (no markup in brackets, no smileys in colons)."""
-    return Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=True)
+    return _Console(file=stream, width=width, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def can_show_unicode(stream: TextIO) -> bool:

@@ -23,7 +23,9 @@ def search_sentences(search: SearchSection) -> list[str]:
     if 1 < len(sizes) <= 12:
         tried += f" ({', '.join(map(str, sizes))})"
     removed = {
-        key.removeprefix(_REMOVED): value for key, value in search.counts.items() if key.startswith(_REMOVED)
+        key.removeprefix(_REMOVED): value
+        for key, value in search.counts.items()
+        if key.startswith(_REMOVED) and value
     }
     known = [
         counted(search.counts[key], one, many) for key, (one, many) in _KNOWN.items() if key in search.counts

@@ -10,7 +10,7 @@ from tangram.report.bars import bar, fill_style
 from tangram.report.grid import Grid
 from tangram.report.page import Page
 from tangram.report.words import counted, listed
-from tangram.units import GIB, format_duration
+from tangram.units import GIB
 
 _WIDE_BAR, _NARROW_BAR = 12, 8
 
@@ -87,14 +87,16 @@ def _add_table(page: Page, pipeline: PipelineSection) -> None:
 
 
 def _wide(page: Page, pipeline: PipelineSection, bar_width: int) -> Grid:
-    """One line per stage; the column for offloading only where there is any."""
+    """One line per stage; columns for recomputation and offloading only where there is any."""
+    with_recompute = any(recompute(stage) != "none" for stage in pipeline.stages)
     with_offload = any(offload(stage) for stage in pipeline.stages)
-    headers = ["#", "GPUs", "layers", "degrees", "recompute", "fwd + bwd", "w"]
-    headers += ["offload"] if with_offload else []
-    grid = Grid([*headers, "peak memory"], "rllllrr" + "l" * with_offload + "l")
+    headers = ["#", "GPUs", "layers", "degrees", "fwd + bwd", "w"]
+    headers += ["recompute"] * with_recompute + ["offload"] * with_offload
+    grid = Grid([*headers, "peak memory"], "rlllrr" + "l" * (len(headers) - 5))
     for stage in pipeline.stages:
-        cells = [str(stage.index), gpus(stage), layers(stage), degrees(stage), recompute(stage)]
+        cells = [str(stage.index), gpus(stage), layers(stage), degrees(stage)]
         cells += [_times(stage), str(stage.predicted.in_flight)]
+        cells += [recompute(stage)] if with_recompute else []
         cells += [offload(stage).removeprefix("offloads ")] if with_offload else []
         grid.add(*cells, _memory(stage, bar_width, page.unicode))
     return grid
@@ -108,7 +110,8 @@ def _tall(page: Page, pipeline: PipelineSection) -> tuple[Grid, list[str]]:
         memory = _memory(stage, _NARROW_BAR, page.unicode)
         cells = [str(stage.index), gpus(stage), layers(stage), _times(stage), str(stage.predicted.in_flight)]
         grid.add(*cells, memory)
-        choices = [degrees(stage), f"recompute {recompute(stage)}", offload(stage)]
+        recomputed = recompute(stage)
+        choices = [degrees(stage), "" if recomputed == "none" else f"recompute {recomputed}", offload(stage)]
         notes.append(", ".join(choice for choice in choices if choice))
     return grid, notes
 
@@ -118,8 +121,8 @@ def _times(stage: StageSection) -> str:
     forward, backward = stage.predicted.forward_s, stage.predicted.backward_s
     if max(forward, backward) >= 1:
         return f"{forward:.2f} + {backward:.2f} s"
-    first, second = (format_duration(value).removesuffix(" ms") for value in (forward, backward))
-    return f"{first} + {second} ms"
+    digits = 0 if max(forward, backward) >= 0.1 else 1
+    return f"{forward * 1e3:.{digits}f} + {backward * 1e3:.{digits}f} ms"
 
 
 def _memory(stage: StageSection, bar_width: int, unicode: bool) -> Text:
@@ -139,6 +142,10 @@ def _legend(doc: PlanDocument) -> str:
     kinds = {stage.predicted.in_flight for stage in doc.stages}
     if kinds == {1}:
         parts.pop(1)
+    if all(recompute(stage) == "none" for stage in doc.stages):
+        parts.append("no layer is recomputed")
+    if any(stage.expert_tp > 1 for stage in doc.stages):
+        parts.insert(0, "etp: tensor-parallel degree of the experts")
     if any("emb" in layers(stage) for stage in doc.stages):
         parts.insert(0, "layers: counted from 0")
     return "; ".join(parts) + "."

@@ -64,7 +64,7 @@ def add_header(page: Page, doc: PlanDocument) -> None:
         [
             ("model", _model_sentence(doc)),
             ("job", _job_sentence(doc)),
-            ("precision", f"{doc.job.precision}: {doc.job.precision_reason}".removesuffix(": ")),
+            ("precision", _precision_sentence(doc)),
             ("optimizer", _optimizer_sentence(doc)),
             ("cluster", cluster_sentence(doc.cluster)),
             *_pins(doc),
@@ -157,7 +157,7 @@ def add_next(page: Page, path: str | None) -> None:
     name = shlex.quote(path) if path else "plan.json"
     rows = [] if path else [("add -o plan.json", "keeps the plan")]
     rows += [
-        (f"tangram check {name}", "validates it again, also after editing"),
+        (f"tangram check {name}", "validates it, also after editing"),
         (f"tangram simulate {name} --trace t.json", "timeline for ui.perfetto.dev"),
     ]
     grid = Grid(["", ""], "ll")
@@ -183,6 +183,12 @@ def _job_sentence(doc: PlanDocument) -> str:
     job = doc.job
     samples, tokens = counted(job.global_batch, "sample"), counted(job.seq_len, "token")
     return f"{samples} of {tokens} per step ({big(job.global_batch * job.seq_len)} tokens)"
+
+
+def _precision_sentence(doc: PlanDocument) -> str:
+    job = doc.job
+    scaling = f" with {job.loss_scaling} loss scaling" if job.loss_scaling != "none" else ""
+    return f"{job.precision}{scaling}" + (f": {job.precision_reason}" if job.precision_reason else "")
 
 
 def _optimizer_sentence(doc: PlanDocument) -> str:
@@ -234,7 +240,7 @@ def _verdict(doc: PlanDocument) -> str:
 
 def _what(comparison: Comparison) -> str:
     if comparison.iteration_time_s is None:
-        return f"does not work: {comparison.reason or comparison.summary}"
+        return comparison.reason or f"does not work: {comparison.summary}"
     return comparison.summary
 
 
