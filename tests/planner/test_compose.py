@@ -8,9 +8,10 @@ import pytest
 from instances import all_pipelines, plain_closed_form, random_problem
 from referee import plain_simulation, referee
 
-from tangram.planner.compose import Composer, Effort
+from tangram.planner.compose import Composer
 from tangram.planner.frontier import FrontierSearch, Objective
 from tangram.planner.lattice import prefix_bound
+from tangram.planner.prober import Effort
 from tangram.planner.problem import FAR_NS, Problem
 
 NUM_SEEDS = 330

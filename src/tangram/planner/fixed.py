@@ -76,6 +76,7 @@ def _pace_ns(*, size_of: MicroBatch, search: Search, stages: Sequence[FixedStage
 
 def _pipeline(search: Search, stages: Sequence[FixedStage], size: MicroBatch) -> SimPipeline | None:
     placements = place([s.portion for s in stages])
+    tied = search.tied_step_ns(placements)
     sim: list[SimStage] = []
     for idx, stage in enumerate(stages):
         window = len(stages) - idx
@@ -83,8 +84,8 @@ def _pipeline(search: Search, stages: Sequence[FixedStage], size: MicroBatch) ->
         if chosen is None:
             return None
         table, row = chosen
-        times = int(table.forward_ns[row]), int(table.backward_ns[row]), int(table.step_ns[row])
-        sim.append(SimStage(*times, window))
+        step = int(table.step_ns[row]) + (tied if idx in (0, len(stages) - 1) else 0)
+        sim.append(SimStage(int(table.forward_ns[row]), int(table.backward_ns[row]), step, window))
     edges = tuple(
         placed_edge(search.cluster, placements[i], placements[i + 1], size.cuts.bytes_at[stages[i].stop])
         for i in range(len(stages) - 1)

@@ -73,12 +73,14 @@ class SearchResult:
     Attributes:
         chains: Complete plans below the cut-off, best first.
         num_labels: Labels that were made.
-        exhausted: Whether everything below the cut-off was seen (no beam, no limit reached).
+        exhausted: Whether everything below the cut-off was seen (no beam cut, no limit reached).
+        gave_up: Whether the label limit was reached.
     """
 
     chains: list[Chain]
     num_labels: int
     exhausted: bool
+    gave_up: bool
 
 
 @dataclass(slots=True)
@@ -132,7 +134,7 @@ class FrontierSearch:
             if self._gives_up():
                 self._exhausted = False
                 break
-        return SearchResult(self._chains(), self._num_labels, self._exhausted)
+        return SearchResult(self._chains(), self._num_labels, self._exhausted, self._gives_up())
 
     def _gives_up(self) -> bool:
         return self.label_limit is not None and self._num_labels > self.label_limit
@@ -196,19 +198,23 @@ class FrontierSearch:
         for extra in range(extras):
             window = np.minimum(labels.window + 1 + extra, problem.num_micro_batches)
             able = fits & (window[:, None] <= pieces.max_in_flight[idx])
+            able &= window[:, None] >= pieces.min_in_flight[idx]
             if extra:
                 able &= self._extra_helps(labels, idx, extra)
             row, column = np.nonzero(able)
-            row, piece = self._coverable(labels, row, idx[column])
+            row, piece = self._coverable(labels, row, idx[column], window)
             if len(row):
                 self._emit(labels, row, piece, window[row], extra, buckets, first=first)
 
-    def _coverable(self, labels: Labels, row: IntArray, piece: IntArray) -> tuple[IntArray, IntArray]:
+    def _coverable(
+        self, labels: Labels, row: IntArray, piece: IntArray, window: IntArray
+    ) -> tuple[IntArray, IntArray]:
         """Keeps the pairs whose rest can be covered with what is left, and not too slowly: the cheapest test first."""
         pieces, lattice = self.problem.pieces, self.guide.lattice
         code = (np.array(lattice.capacity, dtype=np.int64) - labels.used) @ lattice.strides
         taken = pieces.gpus * lattice.strides[pieces.island]
-        time = self.guide.time_ns[pieces.start[piece], code[row] - taken[piece]]
+        level = self.guide.level(window)[row]
+        time = self.guide.time_ns[level, pieces.start[piece], code[row] - taken[piece]]
         least = labels.values[row, 0] + pieces.time_ns[piece] + time
         keep = np.flatnonzero(least < self.cutoff_ns)
         return row[keep], piece[keep]
@@ -245,7 +251,8 @@ class FrontierSearch:
         used = labels.used[row]
         used[np.arange(len(row)), pieces.island[piece]] += pieces.gpus[piece]
         start = pieces.start[piece]
-        rest = self._with_rest(values, used, start, piece)
+        head = np.minimum(window + pieces.span[piece], problem.num_micro_batches)
+        rest = self._with_rest(values, used, start, head)
         keep = rest < self.cutoff_ns
         stages = labels.num_stages[row] + pieces.num_stages[piece]
         if problem.num_stages is not None:
@@ -258,7 +265,7 @@ class FrontierSearch:
         uid = self._remember(labels.uid[row[keep_idx]], piece[keep_idx], extra)
         made = Labels(
             used[keep_idx],
-            np.minimum(window[keep_idx] + pieces.span[piece[keep_idx]], problem.num_micro_batches),
+            head[keep_idx],
             pieces.head_class[piece[keep_idx]],
             stages[keep_idx],
             values[keep_idx],
@@ -302,13 +309,14 @@ class FrontierSearch:
             values[:, 2] = np.maximum(behind[:, 2] + one_way + forward, busy + pieces.head_step_ns[piece])
         return values
 
-    def _with_rest(self, values: IntArray, used: IntArray, start: IntArray, piece: IntArray) -> IntArray:
+    def _with_rest(self, values: IntArray, used: IntArray, start: IntArray, window: IntArray) -> IntArray:
         """What the best completion of each label takes at least (exact for complete ones)."""
         m = self.problem.num_micro_batches
         lattice = self.guide.lattice
         left = (np.array(lattice.capacity, dtype=np.int64) - used) @ lattice.strides
-        time = self.guide.time_ns[start, left]
-        pace = np.where(time >= FAR_NS, 0, self.guide.period_ns[start, left])
+        at = (self.guide.level(window), start, left)
+        time = self.guide.time_ns[at]
+        pace = np.where(time >= FAR_NS, 0, self.guide.period_ns[at])
         if self.objective is Objective.CLOSED_FORM:
             fill = np.maximum(values[:, 0] + time, values[:, 1])
             rest = fill + (m - 1) * np.maximum(values[:, 2], pace)

@@ -39,9 +39,7 @@ def _unused_island(search: Search, found: Found, island_idx: int) -> str:
     island = search.space.islands[island_idx]
     label = f"{island.num_gpus}x {island.gpu.name} left out"
     pace_ns = max(s.forward_ns + s.backward_ns for s in found.pipeline.stages)
-    forced_ns = search.composer.best_with(
-        search.sizes.index(found.micro_batch), search.problem_of(found.micro_batch), island_idx
-    )
+    forced_ns = search.composer.best_with(search.problem_of(found.micro_batch), island_idx)
     ratio = _least_pace_ratio(search, found, island_idx, pace_ns)
     slow = f"as a stage they would set a pace at least {ratio:.1f}x the present one" if ratio > 1.05 else ""
     if forced_ns is None:

@@ -1,11 +1,14 @@
 """A relaxed dynamic programme over what is left: the guide of the exact search.
 
-``PrefixBound.time_ns[j, q]`` is a lower bound on ``sum (t + X)`` over the stages that cover atoms ``[0, j)`` with at most the
-resources ``q`` (islands' units left, as one mixed-radix number), every piece within a pace, windows and the class of
-neighbours relaxed. ``PrefixBound.period_ns[j, q]`` bounds the slowest of those stages. "At most" is meant: leaving GPUs out is
-simply not using them.
+``PrefixBound.time_ns[k, j, q]`` is a lower bound on ``sum (t + X)`` over the stages that cover atoms ``[0, j)`` with at most
+the resources ``q`` (islands' units left, as one mixed-radix number) in front of a suffix whose first stage has a window
+of at least ``k + 1``. Windows rise by at least one per stage, which decides what fits in memory; the last level stands
+for all larger windows. The class of neighbours and extra warm-up are relaxed. ``PrefixBound.period_ns[k, j, q]`` bounds the
+slowest of those stages. "At most" is meant: leaving GPUs out is simply not using them.
 
-Complexity: ``O(pieces x lattice)`` additions, done as one numpy operation per (cut, island, size).
+One level is quick and enough where memory is plenty; where it is tight, more levels keep the exact search small.
+
+Complexity: ``O(levels x slices x lattice)`` additions, done as one numpy operation per (cut, island, size).
 """
 
 from __future__ import annotations
@@ -43,77 +46,96 @@ class Lattice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefixBound:
-    """Lower bounds for covering ``[0, j)``; int64 arrays of shape ``(num_atoms + 1, lattice.size)``."""
+    """Lower bounds for covering ``[0, j)``; int64 arrays of shape ``(levels, num_atoms + 1, lattice.size)``."""
 
     lattice: Lattice
     time_ns: IntArray
     period_ns: IntArray
 
+    def level(self, window: IntArray) -> IntArray:
+        """Returns the level that holds for suffixes whose first stages have these windows."""
+        return np.clip(window, 1, len(self.time_ns)) - 1
 
-def prefix_bound(problem: Problem, max_period_ns: int) -> PrefixBound:
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Slices:
+    """The fastest piece of each slice on one portion size, per level; slices that end at one cut.
+
+    Attributes:
+        stop, island, gpus: Common to all.
+        start: Shape ``(num_slices,)``.
+        time_ns, period_ns: Shape ``(levels, num_slices)``.
+    """
+
+    stop: int
+    island: int
+    gpus: int
+    start: IntArray
+    time_ns: IntArray
+    period_ns: IntArray
+
+
+def prefix_bound(problem: Problem, max_period_ns: int, levels: int = 1) -> PrefixBound:
     """Computes the relaxed programme, using only pieces whose own pace is at most ``max_period_ns``.
 
     The pace of a piece is the smaller of what the closed form and the lower bound make of it, so that one guide
     serves both objectives.
     """
     lattice = Lattice(problem.capacity)
-    pieces = problem.pieces
-    least_window = min(2, problem.num_micro_batches)
-    wait = problem.edges_at_best.round_trip_ns.min(axis=1, initial=FAR_NS)
-    pace = np.minimum(pieces.period_ns, pieces.occupied_ns // problem.num_micro_batches)
-    usable = (pace <= max_period_ns) & (pieces.max_in_flight >= least_window)
-    usable &= pieces.stop < problem.num_atoms
-    idx = np.flatnonzero(usable)
-    groups = _fastest_per_slice(problem, idx, wait, pace)
-
-    shape = (problem.num_atoms + 1, *lattice.shape)
+    shape = (levels, problem.num_atoms + 1, *lattice.shape)
     time = np.full(shape, FAR_NS, dtype=np.int64)
     period = np.full(shape, FAR_NS, dtype=np.int64)
-    time[0] = 0
-    period[0] = 0
+    time[:, 0] = 0
+    period[:, 0] = 0
     axes = len(lattice.shape)
-    for (stop, island, gpus), (starts, times, periods) in groups:
+    ahead = np.minimum(np.arange(levels) + 1, levels - 1)[:, None]
+    for group in _fastest_slices(problem, max_period_ns, levels):
         source: list[slice] = [slice(None)] * axes
         target = source.copy()
-        source[island] = slice(0, lattice.shape[island] - gpus)
-        target[island] = slice(gpus, None)
-        column = (len(starts),) + (1,) * axes
-        ahead = time[(starts, *source)] + times.reshape(column)
-        into = time[(stop, *target)]
-        np.minimum(into, ahead.min(axis=0), out=into)
-        slowest = np.maximum(period[(starts, *source)], periods.reshape(column))
-        into = period[(stop, *target)]
-        np.minimum(into, slowest.min(axis=0), out=into)
-    flat = (problem.num_atoms + 1, lattice.size)
+        source[group.island] = slice(0, lattice.shape[group.island] - group.gpus)
+        target[group.island] = slice(group.gpus, None)
+        column = (levels, len(group.start)) + (1,) * axes
+        from_ = (ahead, group.start[None, :], *source)
+        into = time[(slice(None), group.stop, *target)]
+        np.minimum(into, (time[from_] + group.time_ns.reshape(column)).min(axis=1), out=into)
+        into = period[(slice(None), group.stop, *target)]
+        slowest = np.maximum(period[from_], group.period_ns.reshape(column))
+        np.minimum(into, slowest.min(axis=1), out=into)
+    flat = (levels, problem.num_atoms + 1, lattice.size)
     return PrefixBound(lattice, np.minimum(time, FAR_NS).reshape(flat), period.reshape(flat))
 
 
-def _fastest_per_slice(
-    problem: Problem, idx: IntArray, wait: IntArray, pace: IntArray
-) -> list[tuple[tuple[int, int, int], tuple[IntArray, IntArray, IntArray]]]:
-    """Groups pieces by (stop, island, size), ascending in stop; keeps the fastest of each slice."""
-    pieces = problem.pieces
+def _fastest_slices(problem: Problem, max_period_ns: int, levels: int) -> list[_Slices]:
+    """Groups pieces by (stop, island, size), ascending in stop, and keeps the fastest of each slice and level."""
+    pieces, m = problem.pieces, problem.num_micro_batches
+    pace = np.minimum(pieces.period_ns, pieces.occupied_ns // m)
+    inner = (pieces.stop < problem.num_atoms) & (pace <= max_period_ns) & (pieces.max_in_flight >= min(2, m))
+    idx = np.flatnonzero(inner)
     if len(idx) == 0:
         return []
-    time = pieces.time_ns[idx] + wait[pieces.tail_class[idx]]
-    columns = (time, pieces.start[idx], pieces.gpus[idx], pieces.island[idx], pieces.stop[idx])
+    columns = (pieces.start[idx], pieces.gpus[idx], pieces.island[idx], pieces.stop[idx])
     order = np.lexsort(columns)
-    time, start, gpus, island, stop = (c[order] for c in columns)
-    period = pace[idx][order]
-    new_slice = np.ones(len(order), dtype=np.bool_)
-    new_slice[1:] = (
-        (np.diff(start) != 0) | (np.diff(gpus) != 0) | (np.diff(island) != 0) | (np.diff(stop) != 0)
-    )
-    first = np.flatnonzero(new_slice)
-    least_period = np.minimum.reduceat(period, first)
-    time, start, gpus, island, stop = (c[first] for c in (time, start, gpus, island, stop))
-    new_group = np.ones(len(first), dtype=np.bool_)
-    new_group[1:] = (np.diff(gpus) != 0) | (np.diff(island) != 0) | (np.diff(stop) != 0)
-    bounds = [*np.flatnonzero(new_group).tolist(), len(first)]
+    start, gpus, island, stop = (c[order] for c in columns)
+    idx = idx[order]
+    changes = (np.diff(gpus) != 0) | (np.diff(island) != 0) | (np.diff(stop) != 0)
+    first_of_slice = np.flatnonzero(np.concatenate([[True], changes | (np.diff(start) != 0)]))
+    first_of_group = np.flatnonzero(np.concatenate([[True], changes]))
+
+    wait = problem.edges_at_best.round_trip_ns.min(axis=1, initial=FAR_NS)
+    total = pieces.time_ns[idx] + wait[pieces.tail_class[idx]]
+    need = np.minimum(np.arange(levels) + 2, m)[:, None]
+    able = pieces.max_in_flight[idx] >= need
+    time = np.minimum.reduceat(np.where(able, total, FAR_NS), first_of_slice, axis=1)
+    period = np.minimum.reduceat(np.where(able, pace[idx], FAR_NS), first_of_slice, axis=1)
+    bounds = np.append(np.searchsorted(first_of_slice, first_of_group), len(first_of_slice)).tolist()
     return [
-        (
-            (int(stop[lo]), int(island[lo]), int(gpus[lo])),
-            (start[lo:hi], time[lo:hi], least_period[lo:hi]),
+        _Slices(
+            stop=int(stop[at]),
+            island=int(island[at]),
+            gpus=int(gpus[at]),
+            start=start[first_of_slice[lo:hi]],
+            time_ns=time[:, lo:hi],
+            period_ns=period[:, lo:hi],
         )
-        for lo, hi in zip(bounds, bounds[1:], strict=False)
+        for at, lo, hi in zip(first_of_group.tolist(), bounds, bounds[1:], strict=False)
     ]

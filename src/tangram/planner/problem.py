@@ -56,6 +56,7 @@ class Pieces:
         start, stop: Atoms ``[start, stop)``.
         island, gpus: What it takes, in units of the island's counter.
         head_class, tail_class: Link class of its first and of its last stage.
+        min_in_flight: Windows below this are better served by another piece of the same slice and portion.
         max_in_flight: Largest window of its last stage that fits in memory.
         span: Window of the first stage minus window of the last one.
         num_stages: Stages of the piece.
@@ -77,6 +78,7 @@ class Pieces:
     gpus: IntArray
     head_class: IntArray
     tail_class: IntArray
+    min_in_flight: IntArray
     max_in_flight: IntArray
     span: IntArray
     num_stages: IntArray
@@ -111,6 +113,7 @@ def single_stage_pieces(
     island: int,
     gpus: int,
     link_class: int,
+    min_in_flight: IntArray | None = None,
     max_in_flight: IntArray,
     forward_ns: IntArray,
     backward_ns: IntArray,
@@ -131,6 +134,7 @@ def single_stage_pieces(
         gpus=same(gpus),
         head_class=same(link_class),
         tail_class=same(link_class),
+        min_in_flight=same(1) if min_in_flight is None else min_in_flight,
         max_in_flight=max_in_flight,
         span=same(0),
         num_stages=same(1),
@@ -181,6 +185,7 @@ def run_piece(
         "gpus": gpus,
         "head_class": head_class,
         "tail_class": tail_class,
+        "min_in_flight": 1,
         "max_in_flight": max_in_flight,
         "span": sum(1 + s.extra_in_flight for s in stages[:-1]),
         "num_stages": len(stages),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -149,7 +149,7 @@ class Search:
         if problem is None or not len(problem.pieces):
             return 0, float(states.sum())
         guide = prefix_bound(problem, FAR_NS)
-        reached = np.flatnonzero(guide.time_ns[:, -1] < FAR_NS)
+        reached = np.flatnonzero(guide.time_ns[0, :, -1] < FAR_NS)
         covered = int(reached.max(initial=0))
         return covered, float(states[covered:].sum())
 
@@ -177,8 +177,7 @@ class Search:
     def _consider(self, idx: int, size: MicroBatch, builder: TableBuilder) -> None:
         composer, pruning = self.composer, self.options.pruning
         if pruning is not Pruning.NONE and size.bound_ns >= composer.cutoff_ns:
-            composer.lower_bounds_ns[idx] = composer.cutoff_ns
-            composer.proven[idx] = True
+            composer.close(idx, composer.cutoff_ns, proven=True)
             self.counts["micro_batches_pruned"] += 1
             return
         max_time_s = float("inf")
@@ -257,23 +256,20 @@ class Search:
             placed_edge(self.cluster, placements[i], placements[i + 1], size.cuts.bytes_at[spans[i][0]])
             for i in range(len(spans) - 1)
         )
-        step = self._step_ends(times, placements)
+        tied, last = self.tied_step_ns(placements), len(times) - 1
         stages_ns = tuple(
-            SimStage(t.forward_ns, t.backward_ns, u, w) for t, u, w in zip(times, step, windows, strict=True)
+            SimStage(t.forward_ns, t.backward_ns, t.step_ns + (tied if i in (0, last) else 0), w)
+            for i, (t, w) in enumerate(zip(times, windows, strict=True))
         )
         blocking = not self.job.overlap_p2p
         return SimPipeline(stages_ns, edges, problem.num_micro_batches, blocking), placements
 
-    def _step_ends(self, times: list[StageTimes], placements: tuple[Placement, ...]) -> list[int]:
-        """Step ends, with the tied embedding's all-reduce between first and last stage added to both."""
-        step = [t.step_ns for t in times]
-        if self.model.tied_embeddings and len(times) > 1:
-            tied_bytes = self.model.vocab_size * self.model.hidden_size * self.job.optimizer.gradient_bytes
-            nodes = placements[0].nodes, placements[-1].nodes
-            extra = round(tied_sync_s(self.cluster, *nodes, tied_bytes) * NS_PER_S)
-            step[0] += extra
-            step[-1] += extra
-        return step
+    def tied_step_ns(self, placements: Sequence[Placement]) -> int:
+        """Returns what first and last stage add to their step ends to keep tied embeddings equal; 0 when they need not."""
+        if not self.model.tied_embeddings or len(placements) < 2:
+            return 0
+        tied_bytes = self.model.vocab_size * self.model.hidden_size * self.job.optimizer.gradient_bytes
+        return round(tied_sync_s(self.cluster, placements[0].nodes, placements[-1].nodes, tied_bytes) * NS_PER_S)
 
     def _best(self) -> Found | None:
         """Simulates the best few once more with shared NICs, until no other can be better."""

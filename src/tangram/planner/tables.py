@@ -175,6 +175,7 @@ class TableBuilder:
             island=self.space.portion_islands[portion_idx],
             gpus=self.space.portion_units(portion_idx),
             link_class=self.space.portion_classes[portion_idx],
+            min_in_flight=_useful_from(table),
             max_in_flight=table.max_in_flight,
             forward_ns=table.forward_ns,
             backward_ns=table.backward_ns,
@@ -277,3 +278,23 @@ def _no_pieces() -> Pieces:
         num_micro_batches=1,
         payload=empty,
     )
+
+
+def _useful_from(table: OptionTable) -> IntArray:
+    """Returns the smallest window at which each option is worth a look.
+
+    More recomputation makes room for more micro-batches in flight, at the price of time. So an option is redundant at windows
+    that an option of the same slice and configuration with fewer micro-batches in flight can hold too, unless it is better
+    in something.
+    """
+    columns = (table.max_in_flight, table.config, table.stop, table.start)
+    order = np.lexsort(columns)
+    longest, config, stop, start = (c[order] for c in columns)
+    same = (np.diff(config) == 0) & (np.diff(stop) == 0) & (np.diff(start) == 0)
+    for times in (table.forward_ns, table.backward_ns, table.step_ns):
+        same &= np.diff(times[order]) >= 0
+    useful = np.ones(len(order), dtype=np.int64)
+    useful[1:][same] = longest[:-1][same] + 1
+    found = np.empty_like(useful)
+    found[order] = useful
+    return found
