@@ -4,10 +4,10 @@
     python bench/planning.py --write    also puts it into docs/benchmarks.md, with hardware and date
     python bench/planning.py --smoke    one run of everything, to see that it works
 
-Cold is a new process from start to exit (imports, files, planning, printing), by its parent's wall clock,
-with the processor time beside it; peak memory is that process's resident set as the kernel counts it.
-Warm is ``tangram.plan`` alone in a process that has planned before. Times are records of one machine, never
-assertions.
+Cold is a new process from start to exit (imports, files, planning, printing), by its parent's wall
+clock, with the processor time beside it; peak memory is that process's resident set as the kernel counts
+it. Warm is ``tangram.plan`` alone in a process that has planned before. Times are records of one
+machine, never assertions.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Composition problems made to confuse dominance: few atoms, many ways to plan the same atoms on few GPUs.
 
-Pieces of one size have unrelated forward, backward and step-end times, windows are tight, and the same portion
-comes in several link classes with very unequal links. So labels of one place in the search differ in one value
-only, or in their class or window only.
+Pieces of one size have unrelated forward, backward and step-end times, windows are tight, and the same
+portion comes in several link classes with very unequal links. So labels of one place in the search
+differ in one value only, or in their class or window only.
 """
 
 from __future__ import annotations
