@@ -1,4 +1,4 @@
-"""What the pages say is so: links lead somewhere, examples run, options exist, the gate finds its commands."""
+"""What the pages say is so: links lead somewhere, examples run, options exist, the gate finds commands."""
 
 from __future__ import annotations
 
