@@ -87,7 +87,7 @@ def _portion_pieces(
     return parts
 
 
-def all_pipelines(problem: Problem) -> Iterator[list[PlainStage]]:
+def all_pipelines(problem: Problem, pace_floor_ns: int = 0) -> Iterator[list[PlainStage]]:
     """Lists every pipeline of single-stage pieces with every useful extra warm-up, first stage first."""
     pieces = problem.pieces
 
@@ -102,7 +102,7 @@ def all_pipelines(problem: Problem) -> Iterator[list[PlainStage]]:
             if pieces.stop[piece] != stop or gpus > left[island]:
                 continue
             for extra in range(problem.max_extra_in_flight + 1 if behind else 1):
-                if extra and not _extra_helps(problem, piece, behind[0], extra):
+                if extra and not _extra_helps(problem, piece, behind[0], extra, pace_floor_ns):
                     continue
                 mine = window + 1 + extra
                 if min(mine, problem.num_micro_batches) > pieces.max_in_flight[piece]:
@@ -122,11 +122,11 @@ def all_pipelines(problem: Problem) -> Iterator[list[PlainStage]]:
     yield from extend(problem.num_atoms, problem.capacity, 0, [])
 
 
-def _extra_helps(problem: Problem, piece: int, behind: PlainStage, extra: int) -> bool:
+def _extra_helps(problem: Problem, piece: int, behind: PlainStage, extra: int, floor: int) -> bool:
     """The space of windows: one more in flight only while the edge, not the stage itself, sets the pace."""
     at = int(problem.pieces.tail_class[piece]), behind.link_class
     time = int(problem.pieces.tail_time_ns[piece])
-    pace = max(time, int(problem.edges.occupancy_ns[at]))
+    pace = max(time, floor, int(problem.edges.occupancy_ns[at]))
     return -(-(time + int(problem.edges.round_trip_ns[at])) // extra) > pace
 
 

@@ -64,6 +64,7 @@ class Composer:
         candidates: All simulated candidates.
         lower_bounds_ns: Per problem index, what no plan of it can beat.
         stairs_ns: Per problem index, ``m`` times the least period, and the smallest lower bound of a plan (with the fill).
+        pace_floors_ns: Per problem index, the period below which extra warm-up was not tried to help.
         proven: Per problem index, whether no plan of it beats ``best`` (as it was at the end of that problem).
         num_labels: Labels of all searches.
     """
@@ -75,6 +76,7 @@ class Composer:
     candidates: list[Candidate] = field(default_factory=list)
     lower_bounds_ns: dict[int, int] = field(default_factory=dict)
     stairs_ns: dict[int, tuple[int, int]] = field(default_factory=dict)
+    pace_floors_ns: dict[int, int] = field(default_factory=dict)
     proven: dict[int, bool] = field(default_factory=dict)
     num_labels: int = 0
     _seen: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
@@ -100,6 +102,7 @@ class Composer:
         else:
             self._thorough(problem_idx, prober)
         self.num_labels += prober.num_labels
+        self.pace_floors_ns[problem_idx] = prober.pace_floor_ns
 
     def best_with(self, problem: Problem, island: int) -> int | None:
         """Returns the simulated time of the best plan found that uses an island; None when there is none."""
@@ -129,6 +132,9 @@ class Composer:
 
     def _thorough(self, problem_idx: int, prober: Prober) -> None:
         problem = prober.problem
+        if prober.is_hard(self.cutoff_ns):
+            for chain in prober.first_chains(self.cutoff_ns)[:4]:
+                self._simulate(problem_idx, problem, chain)
         bound = prober.search(Objective.LOWER_BOUND, self.cutoff_ns)
         pace = min(prober.promise(self.cutoff_ns)[0], self.cutoff_ns)
         lowest = bound.chains[0].value_ns if bound.chains else self.cutoff_ns

@@ -97,6 +97,7 @@ class FrontierSearch:
         dominance: Drop dominated labels; without it every plan below the cut-off is listed.
         label_limit: Give up (``exhausted`` false) after so many labels.
         max_chains: Keep the best so many plans.
+        pace_floor_ns: No plan below the cut-off has a shorter period; extra warm-up that helps only below it is not tried.
         must_use: An island that every plan has to use, or None. A beam then keeps labels with and without it apart.
     """
 
@@ -109,6 +110,7 @@ class FrontierSearch:
     dominance: bool = True
     label_limit: int | None = None
     max_chains: int = 64
+    pace_floor_ns: int = 0
     must_use: int | None = None
     _parents: list[IntArray] = field(default_factory=list)
     _piece_of: list[IntArray] = field(default_factory=list)
@@ -220,13 +222,12 @@ class FrontierSearch:
         return row[keep], piece[keep]
 
     def _extra_helps(self, labels: Labels, idx: IntArray, extra: int) -> BoolArray:
-        """Whether ``extra - 1`` micro-batches of extra warm-up leave the edge slower than the stage itself."""
+        """Whether ``extra - 1`` micro-batches of extra warm-up leave the edge slower than stage, link and any plan."""
         pieces, edges = self.problem.pieces, self._edges()
         tail = pieces.tail_class[idx]
         round_trip = edges.round_trip_ns[tail[None, :], labels.link_class[:, None]]
-        floor = np.maximum(
-            pieces.tail_time_ns[idx], edges.occupancy_ns[tail[None, :], labels.link_class[:, None]]
-        )
+        occupancy = edges.occupancy_ns[tail[None, :], labels.link_class[:, None]]
+        floor = np.maximum(np.maximum(pieces.tail_time_ns[idx], self.pace_floor_ns), occupancy)
         helps: BoolArray = pieces.tail_time_ns[idx] + round_trip > floor * extra
         return helps
 

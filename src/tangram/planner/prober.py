@@ -35,8 +35,8 @@ class Effort:
     easy_labels: int = 12_000
     levels: int = 8
     label_limit: int = 300_000
-    listing_labels: int = 6_000
-    listing_plans: int = 48
+    listing_labels: int = 2_500
+    listing_plans: int = 24
     quick: bool = False
 
 
@@ -51,13 +51,17 @@ class Prober:
         problem: What to compose.
         effort: Limits.
         num_labels: Labels of all searches.
+        pace_floor_ns: The least period, as the first guide knows it. Extra warm-up is part of the search space only where an
+            edge would be slower than that; see :meth:`settle_floor`.
     """
 
     problem: Problem
     effort: Effort
     num_labels: int = 0
+    pace_floor_ns: int = 0
     _levels: int = 1
     _guides: dict[tuple[int, int], PrefixBound] = field(default_factory=dict)
+    _easy_bound: tuple[int, SearchResult] | None = None
 
     def guide(self, cutoff_ns: int) -> PrefixBound:
         """Returns the relaxed programme over pieces that a plan below the cut-off may contain."""
@@ -66,6 +70,12 @@ class Prober:
         if key not in self._guides:
             self._guides[key] = prefix_bound(self.problem, max_period_ns, self._levels)
         return self._guides[key]
+
+    def settle_floor(self, cutoff_ns: int) -> None:
+        """Fixes the pace floor, once and for all searches of this problem, so that its space is well defined."""
+        if self.pace_floor_ns == 0:
+            pace = self.promise(cutoff_ns)[0]
+            self.pace_floor_ns = pace // self.problem.num_micro_batches if pace < FAR_NS else 0
 
     def promise(self, cutoff_ns: int) -> tuple[int, int]:
         """Returns what the relaxed programme alone says: ``m`` times the least period, and the least fill.
@@ -83,6 +93,17 @@ class Prober:
         least = np.maximum(pace, pieces.occupied_ns[tail][fits])
         return int(least.min(initial=FAR_NS)), int(fill[fits].min(initial=FAR_NS))
 
+    def is_hard(self, cutoff_ns: int) -> bool:
+        """Whether the bound search gives up with the quick guide; all later searches then use the better one."""
+        self.settle_floor(cutoff_ns)
+        if self._levels == 1 and self.effort.levels > 1:
+            found = self._run(Objective.LOWER_BOUND, cutoff_ns, label_limit=self.effort.easy_labels)
+            if found.gave_up:
+                self._levels = self.effort.levels
+            else:
+                self._easy_bound = (cutoff_ns, found)
+        return self._levels > 1
+
     def search(
         self,
         objective: Objective,
@@ -93,49 +114,69 @@ class Prober:
         must_use: int | None = None,
     ) -> SearchResult:
         """Searches for the best plans below a cut-off."""
-        while True:
-            easy = self._levels == 1 and self.effort.levels > 1
-            search = FrontierSearch(
-                self.problem,
-                self.guide(cutoff_ns),
-                objective,
-                cutoff_ns,
-                margin_frac=margin_frac,
-                beam=beam,
-                label_limit=self.effort.easy_labels if easy else self.effort.label_limit,
-                must_use=must_use,
-            )
-            found = search.run()
-            self.num_labels += found.num_labels
-            if not (found.gave_up and easy):
-                return found
-            self._levels = self.effort.levels
+        self.settle_floor(cutoff_ns)
+        if objective is Objective.LOWER_BOUND and self._easy_bound and self._easy_bound[0] == cutoff_ns:
+            return self._easy_bound[1]
+        easy = self._levels == 1 and self.effort.levels > 1
+        limit = self.effort.easy_labels if easy else self.effort.label_limit
+        found = self._run(
+            objective, cutoff_ns, label_limit=limit, margin_frac=margin_frac, beam=beam, must_use=must_use
+        )
+        if not (found.gave_up and easy):
+            return found
+        self._levels = self.effort.levels
+        return self.search(objective, cutoff_ns, margin_frac=margin_frac, beam=beam, must_use=must_use)
 
-    def list_all(self, cutoff_ns: int) -> SearchResult:
-        """Lists every plan whose lower bound is below a cut-off, up to the limits."""
+    def _run(
+        self,
+        objective: Objective,
+        cutoff_ns: int,
+        *,
+        label_limit: int,
+        margin_frac: float = 0.0,
+        beam: int | None = None,
+        must_use: int | None = None,
+        dominance: bool = True,
+        max_chains: int = 64,
+    ) -> SearchResult:
         search = FrontierSearch(
             self.problem,
             self.guide(cutoff_ns),
+            objective,
+            cutoff_ns,
+            margin_frac=margin_frac,
+            beam=beam,
+            dominance=dominance,
+            label_limit=label_limit,
+            max_chains=max_chains,
+            pace_floor_ns=self.pace_floor_ns,
+            must_use=must_use,
+        )
+        found = search.run()
+        self.num_labels += found.num_labels
+        return found
+
+    def list_all(self, cutoff_ns: int) -> SearchResult:
+        """Lists every plan whose lower bound is below a cut-off, up to the limits."""
+        self.settle_floor(cutoff_ns)
+        return self._run(
             Objective.LOWER_BOUND,
             cutoff_ns,
             dominance=False,
             label_limit=self.effort.listing_labels,
             max_chains=self.effort.listing_plans + 1,
         )
-        found = search.run()
-        self.num_labels += found.num_labels
-        return found
 
-    def first_chains(self, must_use: int | None = None) -> list[Chain]:
-        """Finds good plans from nothing: just above the relaxed optimum first, as a low cut-off keeps labels few."""
+    def first_chains(self, below_ns: int = FAR_NS, must_use: int | None = None) -> list[Chain]:
+        """Finds good plans quickly: just above the relaxed optimum first, as a low cut-off keeps labels few."""
         for factor in _FIRST_CUTOFFS:
-            pace, fill = self.promise(FAR_NS)
+            pace, fill = self.promise(below_ns)
             if fill >= FAR_NS:
                 return []
-            cutoff = FAR_NS if factor is None else min(int((pace + fill) * factor), FAR_NS)
+            cutoff = below_ns if factor is None else min(int((pace + fill) * factor), below_ns)
             chains = self.search(
                 Objective.CLOSED_FORM, cutoff, beam=self.effort.beam, must_use=must_use
             ).chains
-            if chains:
+            if chains or cutoff >= below_ns:
                 return chains
         return []
