@@ -10,6 +10,8 @@ from tangram.report.words import percent, sentence
 from tangram.units import format_duration
 
 _BAR = 16
+_NOTHING = 0.0005
+"""A gap below this prints as 0.0%."""
 
 
 def add_staircase(page: Page, doc: PlanDocument) -> None:
@@ -42,7 +44,7 @@ def _verdict(doc: PlanDocument) -> str:
     limit = f"No plan can be faster than {format_duration(bound.lower_bound_s)}"
     if bound.proven_optimal:
         verdict = f"Optimal: the search covered its space and nothing in it is faster. {limit}"
-        verdict += f"; this one is {percent(bound.gap_frac)} above."
+        verdict += f"; this one is {percent(bound.gap_frac)} above." if bound.gap_frac >= _NOTHING else "."
     else:
         verdict = (
             f"{limit} under this cost model; this one is at most {percent(bound.gap_frac)} from the best."

@@ -139,7 +139,8 @@ def add_idle(page: Page, doc: PlanDocument) -> None:
     if not doc.idle:
         return
     page.heading("Left out")
-    page.items([f"{idle.count}x {idle.island}: {sentence(idle.reason)}" for idle in doc.idle])
+    named = [(f"{idle.count}x {idle.island}", sentence(idle.reason)) for idle in doc.idle]
+    page.items([reason if reason.startswith(name) else f"{name}: {reason}" for name, reason in named])
 
 
 def add_assumptions(page: Page, doc: PlanDocument) -> None:

@@ -1,0 +1,39 @@
+"""What a command may import: a plan within a second includes the start of Python."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import os, sys
+sys.stdout = open(os.devnull, "w")
+from tangram.cli.main import main
+main(sys.argv[1:])
+print(*sorted(sys.modules), file=sys.stderr)
+"""
+
+
+def imported(*argv: str) -> set[str]:
+    done = subprocess.run([sys.executable, "-c", SCRIPT, *argv], capture_output=True, check=True, timeout=60)
+    return set(done.stderr.decode().splitlines()[-1].split())
+
+
+def test_the_version_needs_nothing_heavy() -> None:
+    assert not imported("--version") & {"numpy", "pydantic", "rich", "yaml", "tangram.planner.planner"}
+
+
+@pytest.mark.parametrize("command", ["gpus", "plan gpt3-1.3b 1x2xA100-40GB-SXM --global-batch 8"])
+def test_pages_need_only_the_core_of_rich(command: str) -> None:
+    heavy = {
+        "rich.markdown",
+        "rich.syntax",
+        "rich.table",
+        "pygments",
+        "markdown_it",
+        "typer.rich_utils",
+        "asyncio",
+    }
+    assert not imported(*command.split()) & heavy
