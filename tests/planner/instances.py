@@ -26,7 +26,9 @@ class PlainStage:
 
 
 def random_problem(seed: int, *, transfers: float = 1.0, max_atoms: int = 8) -> Problem:
-    """A problem with at most 8 atoms, 3 islands and 8 GPUs: unequal f:b, transfers, large step ends, tight memory."""
+    """A problem with at most 8 atoms, 3 islands and 8 GPUs: unequal f:b, transfers, large step ends, tight
+    memory.
+    """
     rng = random.Random(seed)
     num_atoms = rng.randint(2, max_atoms)
     num_islands = rng.randint(1, 3)

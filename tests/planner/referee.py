@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from instances import PlainStage
 
@@ -22,7 +23,7 @@ def plain_simulation(problem: Problem, stages: Sequence[PlainStage]) -> int:
         window += 1 + stage.extra
         windows.append(window)
     sim = [SimStage(s.f, s.b, s.u, w) for s, w in zip(stages, reversed(windows), strict=True)]
-    edges = [_edge(problem, a.link_class, b.link_class) for a, b in zip(stages, stages[1:], strict=False)]
+    edges = [_edge(problem, a.link_class, b.link_class) for a, b in pairwise(stages)]
     return iteration_ns(SimPipeline(tuple(sim), tuple(edges), problem.num_micro_batches))
 
 

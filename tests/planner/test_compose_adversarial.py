@@ -33,7 +33,8 @@ def test_composition_equals_brute_force_on_adversarial_problems(block: int) -> N
         assert (closed.chains[0].value_ns if closed.chains else None) == expected, seed
         composer = Composer(referee, EVERYTHING)
         composer.consider(0, problem)
-        simulated = min((plain_simulation(problem, p) for p in pipelines), default=None)
+        space = all_pipelines(problem, composer.pace_floors_ns[0])
+        simulated = min((plain_simulation(problem, p) for p in space), default=None)
         assert (composer.best.time_ns if composer.best else None) == simulated, seed
         assert composer.lower_bound_ns() <= composer.cutoff_ns, seed
     assert compared > 10

@@ -49,7 +49,7 @@ def _staircase(search: Search, found: Found) -> list[BoundStep]:
         (
             "step end, transfers, search",
             found.iteration_ns,
-            "gradient synchronisation and optimizer, waiting for links, and whatever the search may have missed",
+            "gradient synchronisation and optimizer, waiting for links, whatever the search missed",
         ),
     ]
     return [BoundStep(name=name, time_s=ns / NS_PER_S, explanation=text) for name, ns, text in stairs]
@@ -59,7 +59,7 @@ def _scope(search: Search) -> str:
     names = " and ".join(search.options.parallelizers)
     extra = f"; {'; '.join(search.space.notes)}" if search.space.notes else ""
     return (
-        f"one 1F1B pipeline whose stages take part of a node or whole nodes of one island each, cut between atoms of "
-        f"granularity {search.options.granularity}, with every option of {names}, over {len(search.sizes)} micro-batch "
-        f"sizes, under this cost model{extra}"
+        f"one 1F1B pipeline whose stages take part of a node or whole nodes of one island each, cut between "
+        f"atoms of granularity {search.options.granularity}, with every option of {names}, over "
+        f"{len(search.sizes)} micro-batch sizes, under this cost model{extra}"
     )

@@ -1,12 +1,13 @@
-"""Composes pieces into the best pipeline: searches, simulates the finalists, and proves how far off the answer can be.
+"""Composes pieces into the best pipeline: searches, simulates the finalists, and proves how far off the
+answer can be.
 
 Per micro-batch size, in this order, each step with the best simulated time so far as its cut-off:
 
 1. a beam search gives a first plan (only while there is none);
 2. the *bound* search finds the smallest lower bound of any plan; at or above the cut-off, this size is done;
 3. the *closed-form* search finds the best plans by the ranking formula; they are simulated, best first;
-4. if few plans remain whose bound is below the best simulated time, all of them are listed and simulated: then the answer
-   is optimal in the simulator's eyes, not only near it.
+4. if few plans remain whose bound is below the best simulated time, all of them are listed and simulated:
+   then the answer is optimal in the simulator's eyes, not only near it.
 
 The referee (a simulator) is passed in; it must never report less than the lower bound.
 """
@@ -17,8 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tangram.planner.frontier import Objective
-from tangram.planner.problem import FAR_NS, Chain, Problem
 from tangram.planner.prober import Effort, Prober
+from tangram.planner.problem import FAR_NS, Chain, Problem
 
 Referee = Callable[[Problem, Chain], int]
 
@@ -63,9 +64,11 @@ class Composer:
         best: The best candidate so far.
         candidates: All simulated candidates.
         lower_bounds_ns: Per problem index, what no plan of it can beat.
-        stairs_ns: Per problem index, ``m`` times the least period, and the smallest lower bound of a plan (with the fill).
+        stairs_ns: Per problem index, ``m`` times the least period, and the smallest lower bound of a plan
+            (with the fill).
         pace_floors_ns: Per problem index, the period below which extra warm-up was not tried to help.
-        proven: Per problem index, whether no plan of it beats ``best`` (as it was at the end of that problem).
+        proven: Per problem index, whether no plan of it beats ``best`` (as it was at the end of that
+            problem).
         num_labels: Labels of all searches.
     """
 

@@ -49,7 +49,9 @@ def place_pipeline(
     placements: tuple[Placement, ...],
     pipeline: SimPipeline,
 ) -> PlacedPipeline:
-    """Gathers what a document says about a pipeline; the vocabulary is padded for every tp that holds a part of it."""
+    """Gathers what a document says about a pipeline; the vocabulary is padded for every tp that holds a
+    part of it.
+    """
     cuts = boundaries(model, atoms, micro_batch, job)
     ends = [s.config.tp for s in stages if s.start == 0 or s.stop == len(atoms)]
     return PlacedPipeline(
@@ -152,7 +154,8 @@ def _basis_note(gpus: Sequence[GpuSpec]) -> str:
 
 
 def _breakdown(timeline: Timeline) -> dict[str, float]:
-    """Splits the iteration at the last stage: fill until it starts, its steady work, the drain after it, and the step end.
+    """Splits the iteration at the last stage: fill until it starts, its steady work, the drain after it,
+    and the step end.
 
     The step end counts from the moment at which the last stage of all has ended its last backward.
     """

@@ -47,8 +47,8 @@ def boundaries(model: ModelSpec, atoms: Sequence[Atom], micro_batch: int, job: J
 def class_edges(cluster: Cluster, space: SearchSpace, cuts: Boundaries) -> tuple[Edges, Edges]:
     """Returns transfer times between link classes: as to be expected, and as no placement can undercut.
 
-    Two stages of one island with several nodes are expected on different nodes; at best they share one. Where links between
-    two islands differ, the slowest is expected.
+    Two stages of one island with several nodes are expected on different nodes; at best they share one.
+    Where links between two islands differ, the slowest is expected.
     """
     expected, best = (
         np.zeros((3, len(space.link_classes), len(space.link_classes)), dtype=np.int64) for _ in range(2)
@@ -95,7 +95,9 @@ def _pair_ranges(cluster: Cluster, a: Island, b: Island, cuts: Boundaries) -> tu
 
 
 def representatives(cluster: Cluster, island: Island) -> list[Node]:
-    """Returns nodes that stand for all of an island as far as links go: two of each group, more where links name nodes."""
+    """Returns nodes that stand for all of an island as far as links go: two of each group, more where
+    links name nodes.
+    """
     named = {name for link in cluster.links for name in (link.a, link.b)}
     chosen: list[Node] = []
     per_group: dict[tuple[str, float], int] = {}

@@ -1,7 +1,8 @@
 """Pipelines whose cuts and GPUs are given: the best configuration of every stage, and the simulated time.
 
-The even split of the comparison is made here; what a person types (every GPU treated as equal), with the best degrees and the least
-recomputation that fits on each stage, so that it is beaten for its split and not for clumsiness elsewhere.
+The even split of the comparison is made here; what a person types (every GPU treated as equal), with the
+best degrees and the least recomputation that fits on each stage, so that it is beaten for its split and
+not for clumsiness elsewhere.
 """
 
 from __future__ import annotations

@@ -1,25 +1,27 @@
 """The exact search: labels over suffixes of the model, from the back, guided by the relaxed programme.
 
-A label says: atoms ``[j, N)`` are covered by pieces that use so many units of each island, the first stage of them has window ``w``
-and a link class, and the suffix has the values ``(c0, c1, c2)``. Its meaning depends on the objective:
+A label says: atoms ``[j, N)`` are covered by pieces that use so many units of each island, the first stage
+of them has window ``w`` and a link class, and the suffix has the values ``(c0, c1, c2)``. Its meaning
+depends on the objective:
 
-* ``CLOSED_FORM``: ``A = sum (t + X)``, ``U`` (the fill with its step end) and the period ``P`` so far; a complete plan takes
-  ``U + (m - 1) P``.
-* ``LOWER_BOUND``: ``A``, ``V`` and ``W`` of the recursion in :func:`tangram.simulate.formulas.lower_bound_ns`; a complete plan takes at
-  least ``W``.
+* ``CLOSED_FORM``: ``A = sum (t + X)``, ``U`` (the fill with its step end) and the period ``P`` so far; a
+  complete plan takes ``U + (m - 1) P``.
+* ``LOWER_BOUND``: ``A``, ``V`` and ``W`` of the recursion in
+  :func:`tangram.simulate.formulas.lower_bound_ns`; a complete plan takes at least ``W``.
 
-Both are monotone in the label, so dropping a label that another one of the same state dominates is exact, and so is
-dropping one whose value plus the relaxed rest reaches the cut-off. Cuts are visited in descending order; when one is
-visited, every label that will ever lie there does.
+Both are monotone in the label, so dropping a label that another one of the same state dominates is exact,
+and so is dropping one whose value plus the relaxed rest reaches the cut-off. Cuts are visited in
+descending order; when one is visited, every label that will ever lie there does.
 
-Complexity: the number of labels times the pieces that end at a cut, as a few numpy operations per cut. The number of labels is
-what the guide leaves: usually some hundreds to some ten thousands.
+Complexity: the number of labels times the pieces that end at a cut, as a few numpy operations per cut. The
+number of labels is what the guide leaves: usually some hundreds to some ten thousands.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 
 import numpy as np
 
@@ -89,16 +91,21 @@ class FrontierSearch:
 
     Attributes:
         problem: What to compose.
-        guide: The relaxed programme; pieces slower than its period were left out of it, so ``cutoff_ns`` must justify them.
+        guide: The relaxed programme; pieces slower than its period were left out of it, so ``cutoff_ns``
+            must justify them.
         objective: What to minimise.
-        cutoff_ns: Only plans strictly below are of interest; tightens as plans are found unless ``margin_frac`` keeps more.
-        margin_frac: Keep looking for plans up to this much above the best one found (finalists for the simulator).
+        cutoff_ns: Only plans strictly below are of interest; tightens as plans are found unless
+            ``margin_frac`` keeps more.
+        margin_frac: Keep looking for plans up to this much above the best one found (finalists for the
+            simulator).
         beam: Keep only so many labels per cut: quick, not exact.
         dominance: Drop dominated labels; without it every plan below the cut-off is listed.
         label_limit: Give up (``exhausted`` false) after so many labels.
         max_chains: Keep the best so many plans.
-        pace_floor_ns: No plan below the cut-off has a shorter period; extra warm-up that helps only below it is not tried.
-        must_use: An island that every plan has to use, or None. A beam then keeps labels with and without it apart.
+        pace_floor_ns: No plan below the cut-off has a shorter period; extra warm-up that helps only below
+            it is not tried.
+        must_use: An island that every plan has to use, or None. A beam then keeps labels with and without
+            it apart.
     """
 
     problem: Problem
@@ -211,7 +218,9 @@ class FrontierSearch:
     def _coverable(
         self, labels: Labels, row: IntArray, piece: IntArray, window: IntArray
     ) -> tuple[IntArray, IntArray]:
-        """Keeps the pairs whose rest can be covered with what is left, and not too slowly: the cheapest test first."""
+        """Keeps the pairs whose rest can be covered with what is left, and not too slowly: the cheapest
+        test first.
+        """
         pieces, lattice = self.problem.pieces, self.guide.lattice
         code = (np.array(lattice.capacity, dtype=np.int64) - labels.used) @ lattice.strides
         taken = pieces.gpus * lattice.strides[pieces.island]
@@ -222,7 +231,9 @@ class FrontierSearch:
         return row[keep], piece[keep]
 
     def _extra_helps(self, labels: Labels, idx: IntArray, extra: int) -> BoolArray:
-        """Whether ``extra - 1`` micro-batches of extra warm-up leave the edge slower than stage, link and any plan."""
+        """Whether ``extra - 1`` micro-batches of extra warm-up leave the edge slower than stage, link and
+        any plan.
+        """
         pieces, edges = self.problem.pieces, self._edges()
         tail = pieces.tail_class[idx]
         round_trip = edges.round_trip_ns[tail[None, :], labels.link_class[:, None]]
@@ -341,7 +352,7 @@ class FrontierSearch:
         order = np.argsort(start, kind="stable")
         ordered = start[order]
         bounds = [0, *(np.flatnonzero(np.diff(ordered)) + 1).tolist(), len(order)]
-        for lo, hi in zip(bounds, bounds[1:], strict=False):
+        for lo, hi in pairwise(bounds):
             part = made.take(order[lo:hi])
             if ordered[lo] > 0:
                 buckets[int(ordered[lo])].append(part)
@@ -400,8 +411,8 @@ def _group_by(stop: IntArray, num_atoms: int) -> list[IntArray]:
 def _undominated(labels: Labels, key: IntArray) -> IntArray:
     """Positions of labels that no other label of the same key dominates (equal ones: the first stays).
 
-    Sorting by (key, c0, c1, c2) puts a dominating label in front of those it dominates; comparing each label with the
-    ``_DOMINANCE_DEPTH`` labels in front of it finds nearly all, and never a wrong one.
+    Sorting by (key, c0, c1, c2) puts a dominating label in front of those it dominates; comparing each
+    label with the ``_DOMINANCE_DEPTH`` labels in front of it finds nearly all, and never a wrong one.
     """
     values = labels.values
     order = np.lexsort((labels.uid, values[:, 2], values[:, 1], values[:, 0], key))

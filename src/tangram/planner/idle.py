@@ -77,7 +77,7 @@ def _left_over(search: Search, found: Found, island: Island, count: int) -> str:
     stages: Sequence[int] = [s.portion.num_gpus for s in found.stages if s.portion.island.name == island.name]
     sizes = " + ".join(map(str, stages))
     return (
-        f"{count} of {island.num_gpus}x {island.gpu.name} left over beside stages of {sizes} GPUs: no way to use them "
-        f"made a faster plan (stages take divisors of a node or whole nodes, and dp divides the micro-batch of "
-        f"{found.micro_batch.size})"
+        f"{count} of {island.num_gpus}x {island.gpu.name} left over beside stages of {sizes} GPUs: no way to "
+        f"use them made a faster plan (stages take divisors of a node or whole nodes, and dp divides the "
+        f"micro-batch of {found.micro_batch.size})"
     )

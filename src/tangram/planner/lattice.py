@@ -1,12 +1,14 @@
 """A relaxed dynamic programme over what is left: the guide of the exact search.
 
-``PrefixBound.time_ns[k, j, q]`` is a lower bound on ``sum (t + X)`` over the stages that cover atoms ``[0, j)`` with at most
-the resources ``q`` (islands' units left, as one mixed-radix number) in front of a suffix whose first stage has a window
-of at least ``k + 1``. Windows rise by at least one per stage, which decides what fits in memory; the last level stands
-for all larger windows. The class of neighbours and extra warm-up are relaxed. ``PrefixBound.period_ns[k, j, q]`` bounds the
-slowest of those stages. "At most" is meant: leaving GPUs out is simply not using them.
+``PrefixBound.time_ns[k, j, q]`` is a lower bound on ``sum (t + X)`` over the stages that cover atoms ``[0,
+j)`` with at most the resources ``q`` (islands' units left, as one mixed-radix number) in front of a suffix
+whose first stage has a window of at least ``k + 1``. Windows rise by at least one per stage, which decides
+what fits in memory; the last level stands for all larger windows. The class of neighbours and extra
+warm-up are relaxed. ``PrefixBound.period_ns[k, j, q]`` bounds the slowest of those stages. "At most" is
+meant: leaving GPUs out is simply not using them.
 
-One level is quick and enough where memory is plenty; where it is tight, more levels keep the exact search small.
+One level is quick and enough where memory is plenty; where it is tight, more levels keep the exact search
+small.
 
 Complexity: ``O(levels x slices x lattice)`` additions, done as one numpy operation per (cut, island, size).
 """
@@ -14,6 +16,7 @@ Complexity: ``O(levels x slices x lattice)`` additions, done as one numpy operat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -46,7 +49,9 @@ class Lattice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefixBound:
-    """Lower bounds for covering ``[0, j)``; int64 arrays of shape ``(levels, num_atoms + 1, lattice.size)``."""
+    """Lower bounds for covering ``[0, j)``; int64 arrays of shape ``(levels, num_atoms + 1,
+    lattice.size)``.
+    """
 
     lattice: Lattice
     time_ns: IntArray
@@ -78,8 +83,8 @@ class _Slices:
 def prefix_bound(problem: Problem, max_period_ns: int, levels: int = 1) -> PrefixBound:
     """Computes the relaxed programme, using only pieces whose own pace is at most ``max_period_ns``.
 
-    The pace of a piece is the smaller of what the closed form and the lower bound make of it, so that one guide
-    serves both objectives.
+    The pace of a piece is the smaller of what the closed form and the lower bound make of it, so that one
+    guide serves both objectives.
     """
     lattice = Lattice(problem.capacity)
     shape = (levels, problem.num_atoms + 1, *lattice.shape)
@@ -90,15 +95,16 @@ def prefix_bound(problem: Problem, max_period_ns: int, levels: int = 1) -> Prefi
     axes = len(lattice.shape)
     ahead = np.minimum(np.arange(levels) + 1, levels - 1)[:, None]
     for group in _fastest_slices(problem, max_period_ns, levels):
-        source: list[slice] = [slice(None)] * axes
-        target = source.copy()
+        source: list[Any] = [slice(None)] * axes
+        target: list[Any] = source.copy()
         source[group.island] = slice(0, lattice.shape[group.island] - group.gpus)
         target[group.island] = slice(group.gpus, None)
         column = (levels, len(group.start)) + (1,) * axes
-        from_ = (ahead, group.start[None, :], *source)
-        into = time[(slice(None), group.stop, *target)]
+        from_: tuple[Any, ...] = (ahead, group.start[None, :], *source)
+        to: tuple[Any, ...] = (slice(None), group.stop, *target)
+        into = time[to]
         np.minimum(into, (time[from_] + group.time_ns.reshape(column)).min(axis=1), out=into)
-        into = period[(slice(None), group.stop, *target)]
+        into = period[to]
         slowest = np.maximum(period[from_], group.period_ns.reshape(column))
         np.minimum(into, slowest.min(axis=1), out=into)
     flat = (levels, problem.num_atoms + 1, lattice.size)
@@ -106,7 +112,9 @@ def prefix_bound(problem: Problem, max_period_ns: int, levels: int = 1) -> Prefi
 
 
 def _fastest_slices(problem: Problem, max_period_ns: int, levels: int) -> list[_Slices]:
-    """Groups pieces by (stop, island, size), ascending in stop, and keeps the fastest of each slice and level."""
+    """Groups pieces by (stop, island, size), ascending in stop, and keeps the fastest of each slice and
+    level.
+    """
     pieces, m = problem.pieces, problem.num_micro_batches
     pace = np.minimum(pieces.period_ns, pieces.occupied_ns // m)
     inner = (pieces.stop < problem.num_atoms) & (pace <= max_period_ns) & (pieces.max_in_flight >= min(2, m))

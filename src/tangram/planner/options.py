@@ -14,8 +14,9 @@ from tangram.planner.prober import Effort
 class Pruning(StrEnum):
     """Which (slice, portion) pairs are left unplanned.
 
-    ``safe`` removes only what a bound proves useless, so it finds what ``none`` finds; ``paper`` also removes pairs whose share of
-    work and share of compute differ by more than a factor, which is quicker for slow parallelizers and may miss the best plan.
+    ``safe`` removes only what a bound proves useless, so it finds what ``none`` finds; ``paper`` also
+    removes pairs whose share of work and share of compute differ by more than a factor, which is quicker
+    for slow parallelizers and may miss the best plan.
     """
 
     NONE = "none"

@@ -4,8 +4,9 @@ Rules, in the order in which they are applied (docs/architecture.md, "Pruning"):
 
 * *incompatible*: the parallelizer cannot take the pair (GPU count, experts, slices without ends);
 * *infeasible*: model states alone exceed the portion's memory, however they are sharded;
-* *unbalanced*: the slice's least conceivable time on the portion exceeds what an incumbent plan allows (``safe``), or its share of the
-  work and the portion's share of the compute differ by more than ``PAPER_FACTOR`` (``paper``);
+* *unbalanced*: the slice's least conceivable time on the portion exceeds what an incumbent plan allows
+  (``safe``), or its share of the work and the portion's share of the compute differ by more than
+  ``PAPER_FACTOR`` (``paper``);
 * *redundant*: another slice with equal content is planned on the same portion.
 """
 
@@ -50,7 +51,9 @@ class PairRules:
     def slices(
         self, portion: Portion, island: int, capabilities: Capabilities, counts: Counter[str]
     ) -> list[tuple[int, int]]:
-        """Returns the slices to plan on a portion (equal contents included), and counts what each rule removes."""
+        """Returns the slices to plan on a portion (equal contents included), and counts what each rule
+        removes.
+        """
         alive = self._all_slices()
         counts["pairs"] += int(alive.sum())
         alive = self._apply(alive, self._compatible(portion, capabilities), "removed_incompatible", counts)

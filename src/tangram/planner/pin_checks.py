@@ -36,11 +36,12 @@ def _check_tp(model: ModelSpec, job: Job, space: SearchSpace) -> None:
     attention = model.layers[0].attention
     if tp in {d for size in sizes for d in divisors(size)}:
         why = (
-            f"does not suit the model: {attention.num_heads} heads, {attention.num_kv_heads} key/value heads and the "
-            f"feed-forward widths must divide by it"
+            f"does not suit the model: {attention.num_heads} heads, {attention.num_kv_heads} key/value heads "
+            f"and the feed-forward widths must divide by it"
         )
     else:
-        why = f"divides no {'island' if across else 'node'} of this cluster (GPUs: {', '.join(map(str, sorted(set(sizes))))})"
+        what, counts = "island" if across else "node", ", ".join(map(str, sorted(set(sizes))))
+        why = f"divides no {what} of this cluster (GPUs: {counts})"
     raise InputError(f"tp {tp} {why}", where="--tp", hint="legal: " + ", ".join(map(str, legal)))
 
 
@@ -91,7 +92,8 @@ def _check_stages(model: ModelSpec, job: Job, space: SearchSpace) -> None:
     if layers is not None:
         if sum(layers) != model.num_layers or any(count < 0 for count in layers):
             raise InputError(
-                f"layers per stage {', '.join(map(str, layers))} sum to {sum(layers)}, {model.name} has {model.num_layers} layers",
+                f"layers per stage {', '.join(map(str, layers))} sum to {sum(layers)}, "
+                f"{model.name} has {model.num_layers} layers",
                 where="--layers-per-stage",
                 hint=f"they must be 0 or more and sum to {model.num_layers}",
             )

@@ -1,8 +1,8 @@
 """Which GPUs a stage gets: exact slots for the counts that the search decided.
 
-Whole-node stages take nodes in name order, then stages smaller than a node are put in, largest first; among equals in pipeline order, so
-that neighbours in the pipeline share a node where they can. Sizes are divisors of the node size or whole nodes, so this always
-packs (planner prototype, pitfall 7).
+Whole-node stages take nodes in name order, then stages smaller than a node are put in, largest first;
+among equals in pipeline order, so that neighbours in the pipeline share a node where they can. Sizes are
+divisors of the node size or whole nodes, so this always packs (planner prototype, pitfall 7).
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ from tangram.job import Precision
 def choose_precision(cluster: Cluster, requested: Precision | None) -> tuple[Precision, str]:
     """Returns the job's precision and the reason in words.
 
-    A requested precision stands as long as one GPU part of the cluster has it; parts without it are left out of the plan. Without
-    a request: bf16 if every part has it, else fp16 if every part has that, else fp32.
+    A requested precision stands as long as one GPU part of the cluster has it; parts without it are left
+    out of the plan. Without a request: bf16 if every part has it, else fp16 if every part has that, else
+    fp32.
 
     Raises:
         InputError: No GPU of the cluster has the requested precision.

@@ -51,8 +51,8 @@ class Prober:
         problem: What to compose.
         effort: Limits.
         num_labels: Labels of all searches.
-        pace_floor_ns: The least period, as the first guide knows it. Extra warm-up is part of the search space only where an
-            edge would be slower than that; see :meth:`settle_floor`.
+        pace_floor_ns: The least period, as the first guide knows it. Extra warm-up is part of the search
+            space only where an edge would be slower than that; see :meth:`settle_floor`.
     """
 
     problem: Problem
@@ -72,7 +72,9 @@ class Prober:
         return self._guides[key]
 
     def settle_floor(self, cutoff_ns: int) -> None:
-        """Fixes the pace floor, once and for all searches of this problem, so that its space is well defined."""
+        """Fixes the pace floor, once and for all searches of this problem, so that its space is well
+        defined.
+        """
         if self.pace_floor_ns == 0:
             pace = self.promise(cutoff_ns)[0]
             self.pace_floor_ns = pace // self.problem.num_micro_batches if pace < FAR_NS else 0
@@ -94,7 +96,9 @@ class Prober:
         return int(least.min(initial=FAR_NS)), int(fill[fits].min(initial=FAR_NS))
 
     def is_hard(self, cutoff_ns: int) -> bool:
-        """Whether the bound search gives up with the quick guide; all later searches then use the better one."""
+        """Whether the bound search gives up with the quick guide; all later searches then use the better
+        one.
+        """
         self.settle_floor(cutoff_ns)
         if self._levels == 1 and self.effort.levels > 1:
             found = self._run(Objective.LOWER_BOUND, cutoff_ns, label_limit=self.effort.easy_labels)
@@ -168,7 +172,9 @@ class Prober:
         )
 
     def first_chains(self, below_ns: int = FAR_NS, must_use: int | None = None) -> list[Chain]:
-        """Finds good plans quickly: just above the relaxed optimum first, as a low cut-off keeps labels few."""
+        """Finds good plans quickly: just above the relaxed optimum first, as a low cut-off keeps labels
+        few.
+        """
         for factor in _FIRST_CUTOFFS:
             pace, fill = self.promise(below_ns)
             if fill >= FAR_NS:

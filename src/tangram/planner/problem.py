@@ -1,11 +1,13 @@
 """The composition problem: pieces of pipeline, the GPUs they take, and the edges between them.
 
-One problem holds one global micro-batch. It knows nothing of models or clusters: atoms are positions ``0..num_atoms``,
-islands are counters, and a *piece* is one stage, or a fixed run of stages that a slice planner returned. All times are integer
-nanoseconds, so that sums are associative, ties are exact and bytes are stable.
+One problem holds one global micro-batch. It knows nothing of models or clusters: atoms are positions
+``0..num_atoms``, islands are counters, and a *piece* is one stage, or a fixed run of stages that a slice
+planner returned. All times are integer nanoseconds, so that sums are associative, ties are exact and bytes
+are stable.
 
-Notation (docs/composition.md): stage ``i`` has forward ``f``, backward ``b``, ``t = f + b``, step end ``u``, window ``w`` (micro-batches
-in flight); the edge behind it has one-way time ``x``, round trip ``X`` and occupancy ``o``; ``m`` micro-batches.
+Notation (docs/composition.md): stage ``i`` has forward ``f``, backward ``b``, ``t = f + b``, step end
+``u``, window ``w`` (micro-batches in flight); the edge behind it has one-way time ``x``, round trip ``X``
+and occupancy ``o``; ``m`` micro-batches.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ class StageTimes:
 
     Attributes:
         forward_ns, backward_ns, step_ns: ``f``, ``b``, ``u``.
-        one_way_ns, round_trip_ns, occupancy_ns: ``x``, ``X`` and ``o`` of the edge behind it inside the piece; 0 for the last.
+        one_way_ns, round_trip_ns, occupancy_ns: ``x``, ``X`` and ``o`` of the edge behind it inside the
+            piece; 0 for the last.
         extra_in_flight: ``e`` of that edge: warm-up beyond plain 1F1B.
     """
 
@@ -49,8 +52,8 @@ class StageTimes:
 class Pieces:
     """Candidate pieces; parallel int64 arrays of shape ``(num_pieces,)``.
 
-    A piece acts on the labels of the search as a max-plus affine map; these are its constants (sums run over the
-    stages of the piece, ``l < j`` meaning in front of ``j``).
+    A piece acts on the labels of the search as a max-plus affine map; these are its constants (sums run
+    over the stages of the piece, ``l < j`` meaning in front of ``j``).
 
     Attributes:
         start, stop: Atoms ``[start, stop)``.
@@ -205,12 +208,14 @@ def run_piece(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Edges:
-    """Transfers between link classes; int64 arrays ``(num_classes, num_classes)`` indexed ``[tail in front, head behind]``.
+    """Transfers between link classes; int64 arrays ``(num_classes, num_classes)`` indexed ``[tail in
+    front, head behind]``.
 
     Attributes:
         one_way_ns: ``x``.
         round_trip_ns: ``X``, forward and backward together.
-        occupancy_ns: Time that one transfer keeps the link busy in the busier direction; the period cannot be shorter.
+        occupancy_ns: Time that one transfer keeps the link busy in the busier direction; the period cannot
+            be shorter.
     """
 
     one_way_ns: IntArray

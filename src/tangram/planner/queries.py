@@ -1,11 +1,13 @@
 """Slice queries: how often a slice planner is asked, where, and what one answer serves.
 
-A slice is asked first for the smallest number of micro-batches in flight that it can meet; every plan says how many it can hold, and
-the next question is asked just beyond that. So there are at most (pairs x distinct feasibility limits) queries, and one answer
-serves every pipeline position up to its limit (paper, section 5.2).
+A slice is asked first for the smallest number of micro-batches in flight that it can meet; every plan says
+how many it can hold, and the next question is asked just beyond that. So there are at most (pairs x
+distinct feasibility limits) queries, and one answer serves every pipeline position up to its limit (paper,
+section 5.2).
 
-Queries run in this process until the estimated work exceeds ``POOL_THRESHOLD_S``; then in spawned processes. Answers are merged in the
-order of the questions, so the number of workers changes nothing but the time.
+Queries run in this process until the estimated work exceeds ``POOL_THRESHOLD_S``; then in spawned
+processes. Answers are merged in the order of the questions, so the number of workers changes nothing but
+the time.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """One GPU alone: what the bounds that prune are made of.
 
-Spreading a slice over more GPUs never takes fewer GPU-seconds or fewer bytes in all than one GPU alone would (collectives, smaller
-matrix products and more launches only add; sharding divides). So the GPU-seconds of an atom on one GPU of an island, divided by the
-GPUs, is a lower bound on its time on any portion, and likewise its model states; tests/planner/test_reference.py tries that on every
-configuration of every example.
+Spreading a slice over more GPUs never takes fewer GPU-seconds or fewer bytes in all than one GPU alone
+would (collectives, smaller matrix products and more launches only add; sharding divides). So the
+GPU-seconds of an atom on one GPU of an island, divided by the GPUs, is a lower bound on its time on any
+portion, and likewise its model states; tests/planner/test_reference.py tries that on every configuration
+of every example.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ class Reference:
     def least_period_s(self) -> float:
         """Returns a period that no pipeline over all islands can beat.
 
-        Weak duality: with any prices ``y`` per atom, the islands together earn at most ``P * sum_k n_k max_a(y_a / c_ka)``, and
+        Weak duality: with any prices ``y`` per atom, the islands together earn at most ``P * sum_k n_k
+            max_a(y_a / c_ka)``, and
         the model costs ``sum_a y_a``. The prices tried are each island's own GPU-seconds.
         """
         best = 0.0
@@ -52,7 +54,9 @@ class Reference:
         return best * _SAFETY
 
     def slice_times_s(self, island: int, num_gpus: int) -> FloatArray:
-        """Returns lower bounds on the time of all slices ``[start, stop)``, shape ``(num_atoms + 1, num_atoms + 1)``."""
+        """Returns lower bounds on the time of all slices ``[start, stop)``, shape ``(num_atoms + 1,
+        num_atoms + 1)``.
+        """
         ahead = np.concatenate([[0.0], np.cumsum(self.gpu_seconds[island])])
         table: FloatArray = (ahead[None, :] - ahead[:, None]) * (_SAFETY / num_gpus)
         return table

@@ -37,7 +37,9 @@ def infeasible(search: Search) -> InfeasibleError:
 
 
 def _binding(search: Search) -> tuple[str, list[str]]:
-    """The constraint that rules plans out: states in all, else the largest atom, else what comes on top of states."""
+    """The constraint that rules plans out: states in all, else the largest atom, else what comes on top of
+    states.
+    """
     smallest = min(search.sizes, key=lambda s: s.size)
     ref = smallest.reference
     states = float(ref.state_bytes.sum())
@@ -60,26 +62,26 @@ def _binding(search: Search) -> tuple[str, list[str]]:
     atom_bytes = float(ref.state_bytes[largest_idx])
     roomiest = max(float(u) * i.num_gpus for u, i in zip(ref.usable_bytes, search.space.islands, strict=True))
     if atom_bytes > roomiest:
-        return (
-            f"atom {largest_idx} alone needs {format_bytes(atom_bytes)} of model states, the largest island has "
-            f"{format_bytes(roomiest)}",
-            details,
+        message = (
+            f"atom {largest_idx} alone needs {format_bytes(atom_bytes)} of model states, the largest island "
+            f"has {format_bytes(roomiest)}"
         )
+        return message, details
     covered, short = search.coverage(smallest)
     total = len(search.atoms)
     details.append(
-        f"at micro-batch {smallest.size} and with the most recomputation allowed, at most {covered} of {total} atoms fit; "
-        f"the rest holds {format_bytes(short)} of model states"
+        f"at micro-batch {smallest.size} and with the most recomputation allowed, at most {covered} of "
+        f"{total} atoms fit; the rest holds {format_bytes(short)} of model states"
     )
     pins = _pins_text(job.pins)
     if pins:
         details.append(f"pinned: {pins}")
     what = "with what is pinned, " if pins else ""
-    return (
-        f"{what}model states fit, but not together with activations, workspace and reserve: short by at least "
-        f"{format_bytes(short)}",
-        details,
+    message = (
+        f"{what}model states fit, but not together with activations, workspace and reserve: short by at "
+        f"least {format_bytes(short)}"
     )
+    return message, details
 
 
 def _repairs(search: Search) -> Iterator[Repair]:

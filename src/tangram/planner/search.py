@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 
@@ -143,7 +144,9 @@ class Search:
         return self.composer.lower_bound_ns()
 
     def coverage(self, size: MicroBatch) -> tuple[int, float]:
-        """Returns how many atoms from the front fit at best, time aside, and the model states of the others in bytes."""
+        """Returns how many atoms from the front fit at best, time aside, and the model states of the
+        others in bytes.
+        """
         problem = self._problems.get(size.num_micro_batches)
         states = size.reference.state_bytes
         if problem is None or not len(problem.pieces):
@@ -228,7 +231,9 @@ class Search:
         return pinned_slices(self.atoms, layers)
 
     def _inner_edge(self, front: StageChoice, behind: StageChoice, micro_batch: int) -> tuple[int, int, int]:
-        """``x``, ``X`` and ``o`` of an edge inside a slice plan, as its two stages would be placed by themselves."""
+        """``x``, ``X`` and ``o`` of an edge inside a slice plan, as its two stages would be placed by
+        themselves.
+        """
         size = next(s for s in self._sizes if s.size == micro_batch)
         first, second = place((front.portion, behind.portion))
         edge = placed_edge(self.cluster, first, second, size.cuts.bytes_at[front.stop])
@@ -265,11 +270,15 @@ class Search:
         return SimPipeline(stages_ns, edges, problem.num_micro_batches, blocking), placements
 
     def tied_step_ns(self, placements: Sequence[Placement]) -> int:
-        """Returns what first and last stage add to their step ends to keep tied embeddings equal; 0 when they need not."""
+        """Returns what first and last stage add to their step ends to keep tied embeddings equal; 0 when
+        they need not.
+        """
         if not self.model.tied_embeddings or len(placements) < 2:
             return 0
         tied_bytes = self.model.vocab_size * self.model.hidden_size * self.job.optimizer.gradient_bytes
-        return round(tied_sync_s(self.cluster, placements[0].nodes, placements[-1].nodes, tied_bytes) * NS_PER_S)
+        return round(
+            tied_sync_s(self.cluster, placements[0].nodes, placements[-1].nodes, tied_bytes) * NS_PER_S
+        )
 
     def _best(self) -> Found | None:
         """Simulates the best few once more with shared NICs, until no other can be better."""
@@ -301,4 +310,4 @@ def pinned_slices(atoms: tuple[Atom, ...], layers: tuple[int, ...]) -> frozenset
         behind = [i for i, a in enumerate(atoms) if a.layer_idxs and a.layer_idxs[-1] < last_layer]
         cuts.append(max(behind, default=0) + 1)
     cuts.append(len(atoms))
-    return frozenset(zip(cuts, cuts[1:], strict=False))
+    return frozenset(pairwise(cuts))

@@ -1,7 +1,8 @@
 """What the search may use: islands, their portions, and how finely their GPUs are counted.
 
-GPUs left per island span a lattice; while its size is at most ``LATTICE_LIMIT`` every portion counts. Larger clusters are counted in
-larger units (a node, two nodes ...), the island with most units first, and the plan says so.
+GPUs left per island span a lattice; while its size is at most ``LATTICE_LIMIT`` every portion counts.
+Larger clusters are counted in larger units (a node, two nodes ...), the island with most units first, and
+the plan says so.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""From parallelizers' answers to pieces: asks each of them about each portion and keeps what every piece came from."""
+"""From parallelizers' answers to pieces: asks each of them about each portion and keeps what every piece
+came from.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,9 @@ class TableSet:
     rejections: list[str]
 
     def spans(self, piece: int) -> list[tuple[int, Portion]]:
-        """Returns where each stage of a piece ends, and its portion, without asking the parallelizer again."""
+        """Returns where each stage of a piece ends, and its portion, without asking the parallelizer
+        again.
+        """
         source, row = self._source(piece)
         if source.table is not None and source.request is not None:
             return [(int(source.table.stop[row]), source.request.portion)]
@@ -100,7 +104,8 @@ class TableBuilder:
         model, atoms, cluster, job, space: What is planned.
         parallelizers: Names.
         queries: Executes slice queries, in this process or in others.
-        inner_edge: Edge between two stages of one slice plan: ``(portion in front, portion behind, cut) -> StageTimes fields``.
+        inner_edge: Edge between two stages of one slice plan: ``(portion in front, portion behind, cut) ->
+            StageTimes fields``.
     """
 
     model: ModelSpec
@@ -283,9 +288,9 @@ def _no_pieces() -> Pieces:
 def _useful_from(table: OptionTable) -> IntArray:
     """Returns the smallest window at which each option is worth a look.
 
-    More recomputation makes room for more micro-batches in flight, at the price of time. So an option is redundant at windows
-    that an option of the same slice and configuration with fewer micro-batches in flight can hold too, unless it is better
-    in something.
+    More recomputation makes room for more micro-batches in flight, at the price of time. So an option is
+    redundant at windows that an option of the same slice and configuration with fewer micro-batches in
+    flight can hold too, unless it is better in something.
     """
     columns = (table.max_in_flight, table.config, table.stop, table.start)
     order = np.lexsort(columns)

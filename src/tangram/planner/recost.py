@@ -1,0 +1,189 @@
+"""Takes a plan document at its word, or not: simulates its own numbers, and costs its stages again."""
+
+from __future__ import annotations
+
+import math
+
+from tangram.cluster.spec import Cluster, Island, Portion
+from tangram.cost.transfer import tied_sync_s
+from tangram.cost.types import StageConfig
+from tangram.job import Recompute
+from tangram.model.atoms import Atom, cut_atoms, parse_granularity
+from tangram.parallelizers.protocols import StageChoice
+from tangram.plan.schema import PlanDocument, StageSection
+from tangram.plan.violation import Violation
+from tangram.planner.document import place_pipeline, prediction
+from tangram.planner.edges import placed_edge
+from tangram.planner.placement import Placement, Slot
+from tangram.planner.stages import PlacedPipeline
+from tangram.simulate.engine import simulate
+from tangram.simulate.pipeline import SimEdge, SimPipeline, SimStage
+from tangram.simulate.timeline import Timeline
+from tangram.units import NS_PER_S
+
+RELATIVE_TOLERANCE = 1e-6
+"""Documents round to nine digits; anything beyond this is a different number."""
+
+
+def simulate_plan(doc: PlanDocument) -> Timeline:
+    """Simulates a plan with the stage times that it states; NICs are shared as its placement has it.
+
+    Args:
+        doc: A plan that passes :func:`tangram.plan.check.check_plan`.
+    """
+    return simulate(_stated_pipeline(doc))
+
+
+def recost_plan(doc: PlanDocument) -> PlacedPipeline:
+    """Returns the plan's pipeline with every stage and edge costed again by :mod:`tangram.cost`.
+
+    Args:
+        doc: A plan that passes :func:`tangram.plan.check.check_plan`.
+    """
+    model, cluster, job = doc.model.to_spec(), doc.cluster.to_cluster(), doc.job.to_job()
+    atoms = cut_atoms(model, parse_granularity(doc.granularity))
+    pipeline = doc.pipelines[0]
+    islands = {section.name: section.to_island(cluster) for section in doc.islands}
+    choices = tuple(_choice(stage, islands[stage.island], atoms) for stage in pipeline.stages)
+    placements = tuple(
+        _placement(stage, choice, cluster) for stage, choice in zip(pipeline.stages, choices, strict=True)
+    )
+    stated = _stated_pipeline(doc)
+    placed = place_pipeline(model, atoms, job, pipeline.micro_batch, choices, placements, stated)
+    costs = [placed.cost(idx) for idx in range(len(choices))]
+    tied = 0.0
+    if doc.tied_weight_groups:
+        tied_bytes = model.vocab_size * model.hidden_size * job.optimizer.gradient_bytes
+        tied = tied_sync_s(cluster, placements[0].nodes, placements[-1].nodes, tied_bytes)
+    ends = (0, len(choices) - 1) if doc.tied_weight_groups else ()
+    stages = tuple(
+        SimStage(
+            round(cost.forward_s * NS_PER_S),
+            round(cost.backward_s * NS_PER_S),
+            round(cost.step_s * NS_PER_S) + (round(tied * NS_PER_S) if idx in ends else 0),
+            window,
+        )
+        for idx, (cost, window) in enumerate(zip(costs, pipeline.schedule.in_flight, strict=True))
+    )
+    edges = tuple(
+        placed_edge(cluster, placements[i], placements[i + 1], placed.boundary_bytes[i])
+        for i in range(len(choices) - 1)
+    )
+    again = SimPipeline(stages, edges, stated.num_micro_batches, stated.blocking_p2p)
+    return place_pipeline(model, atoms, job, pipeline.micro_batch, choices, placements, again)
+
+
+def cost_violations(doc: PlanDocument) -> list[Violation]:
+    """Returns where a plan's predictions differ from what the cost model and the simulator say today.
+
+    Args:
+        doc: A plan that passes :func:`tangram.plan.check.check_plan`. Plans that rest on measurements are
+            not compared.
+    """
+    if doc.prediction.basis != "formula":
+        return []
+    placed = recost_plan(doc)
+    found: list[Violation] = []
+    for idx, stage in enumerate(doc.pipelines[0].stages):
+        where = f"pipelines[0].stages[{idx}].predicted"
+        sim, cost = placed.pipeline.stages[idx], placed.cost(idx)
+        pairs = {
+            "forward_s": (stage.predicted.forward_s, sim.forward_ns / NS_PER_S),
+            "backward_s": (stage.predicted.backward_s, sim.backward_ns / NS_PER_S),
+            "step_s": (stage.predicted.step_s, sim.step_ns / NS_PER_S),
+            "peak_bytes": (float(stage.predicted.peak_bytes), cost.peak_bytes),
+        }
+        if idx < len(placed.pipeline.edges):
+            edge = placed.pipeline.edges[idx]
+            pairs["send_forward_s"] = (stage.predicted.send_forward_s or 0.0, edge.forward_ns / NS_PER_S)
+        found += _differences(pairs, where, "stage-cost-differs")
+    again = prediction(placed, simulate(placed.pipeline))
+    pairs = {"iteration_time_s": (doc.prediction.iteration_time_s, again.iteration_time_s)}
+    return found + _differences(pairs, "prediction", "iteration-time-differs")
+
+
+def _differences(pairs: dict[str, tuple[float, float]], where: str, code: str) -> list[Violation]:
+    return [
+        Violation(code, f"{where}.{name}", f"the plan says {stated:.9g}, the cost model {costed:.9g}")
+        for name, (stated, costed) in pairs.items()
+        if not math.isclose(stated, costed, rel_tol=RELATIVE_TOLERANCE, abs_tol=2e-9)
+    ]
+
+
+def _stated_pipeline(doc: PlanDocument) -> SimPipeline:
+    pipeline, cluster = doc.pipelines[0], doc.cluster.to_cluster()
+    stages = tuple(
+        SimStage(
+            round(s.predicted.forward_s * NS_PER_S),
+            round(s.predicted.backward_s * NS_PER_S),
+            round(s.predicted.step_s * NS_PER_S),
+            window,
+        )
+        for s, window in zip(pipeline.stages, pipeline.schedule.in_flight, strict=True)
+    )
+    edges = tuple(
+        _stated_edge(front, behind, cluster)
+        for front, behind in zip(pipeline.stages, pipeline.stages[1:], strict=False)
+    )
+    return SimPipeline(stages, edges, pipeline.num_micro_batches, not pipeline.schedule.overlap_p2p)
+
+
+def _stated_edge(front: StageSection, behind: StageSection, cluster: Cluster) -> SimEdge:
+    """The edge as stated: its latency and resources are the placement's, the rest of its time is
+    occupancy.
+    """
+    a, b = (_bare_placement(stage, cluster) for stage in (front, behind))
+    placed = placed_edge(cluster, a, b, front.predicted.boundary_bytes)
+    forward = round((front.predicted.send_forward_s or 0.0) * NS_PER_S)
+    backward = round((front.predicted.send_backward_s or 0.0) * NS_PER_S)
+    latency = min(placed.latency_ns, forward, backward)
+    return SimEdge(
+        latency, forward - latency, backward - latency, placed.forward_resources, placed.backward_resources
+    )
+
+
+def _bare_placement(stage: StageSection, cluster: Cluster) -> Placement:
+    """The GPUs of a stage with a portion that knows only how many there are per node."""
+    slots = tuple(Slot(cluster.node(slot.node), slot.gpu_idx) for slot in stage.ranks)
+    nodes = dict.fromkeys(slot.node.name for slot in slots)
+    first = slots[0].node
+    island = Island(
+        name=stage.island,
+        nodes=tuple(cluster.node(name) for name in nodes),
+        gpu=first.gpu,
+        gpus_per_node=first.num_gpus,
+        intra_bandwidth_bytes_per_s=first.intra_bandwidth_bytes_per_s,
+        intra_latency_s=first.intra_latency_s,
+        inter_bandwidth_bytes_per_s=first.nic_bandwidth_bytes_per_s,
+        inter_latency_s=cluster.default_latency_s,
+        nic_bandwidth_bytes_per_s=first.nic_bandwidth_bytes_per_s,
+    )
+    return Placement(Portion(island, len(nodes), len(slots) // len(nodes)), slots)
+
+
+def _choice(stage: StageSection, island: Island, atoms: tuple[Atom, ...]) -> StageChoice:
+    start, stop = stage.atoms
+    num_nodes = len({slot.node for slot in stage.ranks})
+    layered = [row for row, atom in zip(stage.recompute, atoms[start:stop], strict=True) if atom.layer_idxs]
+    return StageChoice(
+        start=start,
+        stop=stop,
+        portion=Portion(island, num_nodes, len(stage.ranks) // num_nodes),
+        config=StageConfig(
+            dp=stage.dp,
+            tp=stage.tp,
+            cp=stage.cp,
+            ep=stage.ep,
+            expert_tp=stage.expert_tp,
+            zero=stage.zero,
+            selective=any(row.mode is Recompute.SELECTIVE for row in layered),
+            offload_optimizer=stage.offload_optimizer,
+            offload_activations=bool(stage.offload_activation_atoms),
+        ),
+        recomputed=tuple(row.mode is Recompute.FULL for row in stage.recompute),
+    )
+
+
+def _placement(stage: StageSection, choice: StageChoice, cluster: Cluster) -> Placement:
+    slots = tuple(Slot(cluster.node(slot.node), slot.gpu_idx) for slot in stage.ranks)
+    return Placement(choice.portion, slots)
