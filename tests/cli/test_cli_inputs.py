@@ -42,6 +42,11 @@ def test_defaults_come_with_reasons() -> None:
     assert all(assumption.why for assumption in inputs.assumptions)
 
 
+def test_a_dictated_pipeline_has_the_warmup_of_plain_1f1b() -> None:
+    inputs = read_inputs("gpt3-13b", CLUSTER, JobOptions(), ChoiceOptions(), chooses_warmup=False)
+    assert not any("in flight" in assumption.what for assumption in inputs.assumptions)
+
+
 def test_what_is_stated_is_not_assumed() -> None:
     inputs = read(
         global_batch=64, seq_len=512, gradient_bytes=2, engine_overlap=False, fixed_warmup=True, num_layers=8

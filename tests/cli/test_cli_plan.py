@@ -131,8 +131,10 @@ def _estimate(capsys: Capture, *argv: str) -> dict[str, Any]:
     return data
 
 
-def test_estimate_of_a_plan_predicts_what_the_plan_does(plan_file: Path, capsys: Capture) -> None:
-    doc = read_plan(plan_file)
+def test_estimate_of_a_plan_predicts_what_the_plan_does(tmp_path: Path, capsys: Capture) -> None:
+    path = tmp_path / "plan.json"
+    run(capsys, "plan", *SMALL, "--fixed-warmup", "-o", str(path))
+    doc = read_plan(path)
     texts = []
     for stage in doc.stages:
         assert {entry.mode.value for entry in stage.recompute} == {"none"}
@@ -141,7 +143,7 @@ def test_estimate_of_a_plan_predicts_what_the_plan_does(plan_file: Path, capsys:
         texts.append(f"{stage.island}:{len(stage.ranks)}:{degrees}:{layers}")
     micro_batch = str(doc.pipelines[0].micro_batch)
     again = _estimate(capsys, "--stages", "+".join(texts), "--micro-batch", micro_batch)
-    assert again["prediction"]["iteration_time_s"] == pytest.approx(doc.prediction.iteration_time_s, rel=1e-3)
+    assert again["prediction"]["iteration_time_s"] == pytest.approx(doc.prediction.iteration_time_s, rel=1e-6)
     assert [len(s["ranks"]) for s in again["pipelines"][0]["stages"]] == [len(s.ranks) for s in doc.stages]
 
 
@@ -161,6 +163,13 @@ def test_estimate_prints_a_page(capsys: Capture) -> None:
     out, _ = run(capsys, "estimate", *SMALL, "--pp", "2", "--tp", "4", "--micro-batch", "4")
     assert "Pipeline: 2 stages" in out
     assert "Prediction" in out
+
+
+def test_estimate_says_what_does_not_fit(capsys: Capture) -> None:
+    argv = ["estimate", "gpt3-13b", "1x4xT4", "--pp", "4", "--global-batch", "4"]
+    out, _ = run(capsys, *argv, code=3)
+    assert "Does not fit" in out
+    assert "stage 0 lacks" in out
 
 
 def test_documents_are_written_as_they_are_printed(plan_file: Path) -> None:

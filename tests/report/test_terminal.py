@@ -104,6 +104,16 @@ def test_an_overfull_stage_shows_red(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any(span.style == "red" for line in page.lines for span in line.spans)
 
 
+def test_what_does_not_fit_is_said_first() -> None:
+    doc = make_plan()
+    predicted = doc.stages[1].predicted.model_copy(update={"headroom_bytes": -3 * 2**30})
+    stages = [*doc.stages]
+    stages[1] = stages[1].model_copy(update={"predicted": predicted})
+    text = printed(make_plan(pipelines=[doc.pipelines[0].model_copy(update={"stages": stages})]))
+    assert "stage 1 lacks 3.00 GiB per GPU" in text[: text.index("Islands")]
+    assert "Does not fit" not in printed(doc)
+
+
 def test_a_saved_plan_is_named_in_the_advice() -> None:
     text = printed(make_plan(), path="my plan.json")
     assert "tangram check 'my plan.json'" in text
@@ -137,6 +147,7 @@ def test_sections_without_content_are_left_out() -> None:
     text = printed(doc)
     for heading in ("Left out", "Is mixing worth it?", "Search", "Where the time goes"):
         assert f"\n{heading}" not in text
+    assert "\nBound\n  No plan can be faster than 35.80 s" in text
 
 
 def test_optimal_is_said_only_when_proven() -> None:

@@ -135,6 +135,8 @@ def _degrees(text: str, where: str) -> dict[str, int]:
         if text[position : match.start()].strip(" ,") or name in named:
             break
         named[name] = int(match[2])
+        if named[name] < 1 and name != "z":
+            raise InputError(f"{name} {named[name]} is out of range", where=where, hint="legal: 1 or more")
         position = match.end()
     if position == 0 or text[position:].strip(" ,"):
         raise InputError(

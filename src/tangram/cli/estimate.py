@@ -16,7 +16,7 @@ from tangram.cli.options import (
     OutputOptions,
 )
 from tangram.cli.results import check_targets, deliver
-from tangram.errors import InputError
+from tangram.errors import InfeasibleError, InputError
 
 Stages = Annotated[
     str | None,
@@ -40,7 +40,7 @@ def estimate_command(
     cluster: OptionalClusterArgument = None,
     stages: Stages = None,
 ) -> None:
-    """Predict a pipeline that you dictate: time, memory, and whether it fits."""
+    """Predict a pipeline that you dictate: time, memory, and whether it fits (else the exit code is 3)."""
     check_targets(out)
     if stages is not None:
         _refuse_both(choices)
@@ -48,8 +48,9 @@ def estimate_command(
     from tangram.cluster.islands import build_islands
     from tangram.planner.estimate import estimate
 
-    inputs = read_inputs(model, cluster, job, choices)
-    built = build_islands(inputs.cluster, inputs.job.precision, read_tolerances(islands))
+    inputs = read_inputs(model, cluster, job, choices, chooses_warmup=False)
+    tolerances = read_tolerances(islands)
+    built = build_islands(inputs.cluster, inputs.job.precision, tolerances)
     if stages is not None:
         dictated = parse_stages(stages, inputs.cluster, built)
     else:
@@ -61,8 +62,11 @@ def estimate_command(
         dictated,
         precision_reason=inputs.precision_reason,
         assumptions=inputs.assumptions,
+        tolerances=tolerances,
     )
     deliver(doc, out)
+    if any(stage.predicted.headroom_bytes < 0 for stage in doc.stages):
+        raise typer.Exit(InfeasibleError.exit_code)
 
 
 def _refuse_both(choices: ChoiceOptions) -> None:

@@ -34,7 +34,14 @@ class Inputs:
     assumptions: tuple[Assumption, ...]
 
 
-def read_inputs(model: str, cluster: str | None, options: JobOptions, choices: ChoiceOptions) -> Inputs:
+def read_inputs(
+    model: str,
+    cluster: str | None,
+    options: JobOptions,
+    choices: ChoiceOptions,
+    *,
+    chooses_warmup: bool = True,
+) -> Inputs:
     """Reads all inputs.
 
     Args:
@@ -42,6 +49,7 @@ def read_inputs(model: str, cluster: str | None, options: JobOptions, choices: C
         cluster: CLUSTER.
         options: The options about the job.
         choices: What the user dictates.
+        chooses_warmup: Whether micro-batches in flight will be chosen, so that the engine must allow it.
 
     Raises:
         InputError: One of them cannot be used.
@@ -65,7 +73,8 @@ def read_inputs(model: str, cluster: str | None, options: JobOptions, choices: C
     requested = options.precision or (file.precision if file else None)
     precision, reason = choose_precision(cluster_spec, requested)
     job, assumptions = _job(spec, precision, options, choices, file)
-    return Inputs(spec, cluster_spec, job, reason, assumptions)
+    engine = _engine(options, chooses_warmup=chooses_warmup)
+    return Inputs(spec, cluster_spec, job, reason, (*assumptions, *engine))
 
 
 def read_tolerances(options: IslandOptions) -> Tolerances:
@@ -108,7 +117,6 @@ def _job(
         assumptions.append(assumption)
     optimizer, gradients = _optimizer(precision, options, file)
     assumptions += [gradients] if gradients else []
-    assumptions += _engine(options)
     job = Job(
         global_batch=global_batch,
         seq_len=seq_len,
@@ -143,7 +151,7 @@ def _optimizer(
     return optimizer, Assumption("gradients of 4 bytes", reason)
 
 
-def _engine(options: JobOptions) -> list[Assumption]:
+def _engine(options: JobOptions, *, chooses_warmup: bool) -> list[Assumption]:
     """What the engine that will run the plan is taken to do."""
     from tangram.cluster.spec import Assumption
 
@@ -151,7 +159,7 @@ def _engine(options: JobOptions) -> list[Assumption]:
     if options.engine_overlap is None:
         reason = "not given; an engine that waits for them is slower than predicted (--no-engine-overlap)"
         found.append(Assumption("transfers between stages overlap with compute", reason))
-    if options.fixed_warmup is None:
+    if options.fixed_warmup is None and chooses_warmup:
         reason = "not given; it hides slow links (--fixed-warmup where the engine cannot)"
         found.append(Assumption("a stage may hold more micro-batches in flight than plain 1F1B", reason))
     return found

@@ -97,8 +97,9 @@ def _bug(error: Exception) -> int:
     import traceback
 
     traceback.print_exception(error)
+    first_line = str(error).partition("\n")[0]
     print(
-        f"internal error: {type(error).__name__}: {error}\n"
+        f"internal error: {type(error).__name__}: {first_line}\n"
         f"  This is a bug in Tangram {VERSION}, not your mistake. Please report it in the project's issue "
         "tracker, with the command and the lines above.",
         file=sys.stderr,

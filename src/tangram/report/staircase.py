@@ -15,8 +15,12 @@ _NOTHING = 0.0005
 
 
 def add_staircase(page: Page, doc: PlanDocument) -> None:
-    """Adds the stairs, each with what it adds to the one before, and the bound."""
+    """Adds the stairs, each with what it adds to the one before, and the bound; only that without stairs."""
     bound = doc.bound
+    if not bound.staircase:
+        page.heading("Bound")
+        page.wrapped(_verdict(doc))
+        return
     page.heading("Where the time goes", "each line adds a cause to the ones above it")
     total = max([step.time_s for step in bound.staircase] + [doc.prediction.iteration_time_s])
     grid = Grid(["", "", "", ""], "lrrl")

@@ -13,7 +13,7 @@ from tangram.report.search import search_sentences
 from tangram.report.stage_table import add_stages
 from tangram.report.staircase import add_staircase
 from tangram.report.words import big, counted, percent, ranges, sentence, times
-from tangram.units import format_duration
+from tangram.units import format_bytes, format_duration
 
 _COMPARISONS = {
     "single-island": "fastest single island alone",
@@ -34,14 +34,14 @@ def add_plan(page: Page, doc: PlanDocument, *, path: str | None = None) -> None:
         path: The file that holds it, for the advice at the end; None when it was not saved.
     """
     add_header(page, doc)
+    add_overflow(page, doc)
     add_islands(page, doc.islands, doc.cluster, doc.tolerances, doc.job.precision)
     add_stages(page, doc)
     add_memory(page, doc)
     add_why(page, doc)
     add_comparisons(page, doc)
     add_prediction(page, doc)
-    if doc.bound.staircase:
-        add_staircase(page, doc)
+    add_staircase(page, doc)
     add_idle(page, doc)
     add_assumptions(page, doc)
     if doc.search.counts:
@@ -70,6 +70,16 @@ def add_header(page: Page, doc: PlanDocument) -> None:
             *_pins(doc),
         ]
     )
+
+
+def add_overflow(page: Page, doc: PlanDocument) -> None:
+    """Adds the stages that do not fit, if any, before anything else is read."""
+    over = [stage for stage in doc.stages if stage.predicted.headroom_bytes < 0]
+    if over:
+        page.heading("Does not fit", "times are what it would take if it did")
+        page.items(
+            [f"stage {s.index} lacks {format_bytes(-s.predicted.headroom_bytes)} per GPU" for s in over]
+        )
 
 
 def add_why(page: Page, doc: PlanDocument) -> None:
