@@ -29,6 +29,7 @@ from tangram.testing.cases import (
     small_island,
     with_memory,
 )
+from tangram.units import MIB
 
 MAX_IN_FLIGHT = 5
 
@@ -259,6 +260,18 @@ def test_counts_add_up(name: str) -> None:
         counts = ExactStageTable().options(replace(REQUESTS[name], max_time_s=cap_s)).counts
         parts = ("pairs_too_slow", "pairs_infeasible", "pairs_dominated", "pairs_useful")
         assert sum(counts[part] for part in parts) == counts["pairs"]
+
+
+@pytest.mark.parametrize("num_layers", [1, 6, 30])
+@pytest.mark.parametrize("in_flight", [1, 4])
+def test_plans_down_to_the_last_bytes(num_layers: int, in_flight: int) -> None:
+    request = table_request(llama_like(num_layers), portion=(1, 1))
+    whole = slice_request(request, 0, len(request.atoms), in_flight)
+    least = round(least_memory_bytes(whole, full=True))
+    for spare, fits in ((-MIB, False), (MIB, True)):
+        portion = with_memory(whole, least + spare).portion
+        table = ExactStageTable().options(replace(request, portion=portion, slices=[(0, num_layers + 2)]))
+        assert bool((table.max_in_flight >= in_flight).any()) is fits
 
 
 def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

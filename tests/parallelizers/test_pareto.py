@@ -70,6 +70,20 @@ def test_equals_its_definition(rows: Rows) -> None:
     assert kept == by_definition(rows)
 
 
+def test_of_equal_times_the_longer_run_stays() -> None:
+    """Both rows take 5 ns at window 1; the less preferred one still does at window 2."""
+    rows = Rows(
+        content=np.array([0, 0]),
+        forward_ns=np.array([1, 1]),
+        step_ns=np.array([1, 1]),
+        rank=np.array([0, 1]),
+        config=np.array([0, 1]),
+        num_recomputed=np.zeros((2, 2), dtype=np.int64),
+        time_ns=np.array([[5, FAR_NS], [5, 5]]),
+    )
+    assert pareto_options(rows).tolist() == [[False, False], [False, True]]
+
+
 def test_no_rows() -> None:
     none = np.zeros(0, dtype=np.int64)
     rows = Rows(

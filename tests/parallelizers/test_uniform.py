@@ -62,9 +62,10 @@ def judged(request: SliceRequest, plan: SlicePlan) -> float | None:
     )
 
 
-@pytest.mark.parametrize("idx", range(0, len(REQUESTS), 5))
-def test_best_equals_naive_enumeration(idx: int) -> None:
-    request = REQUESTS[idx]
+@pytest.mark.parametrize("num_micro_batches", [1, 2, 8])
+@pytest.mark.parametrize("idx", range(0, len(REQUESTS), 7))
+def test_best_equals_naive_enumeration(idx: int, num_micro_batches: int) -> None:
+    request = replace(REQUESTS[idx], num_micro_batches=num_micro_batches)
     values = [v for v in (judged(request, plan) for plan in naive_plans(request)) if v is not None]
     plans = UniformPlanner().plan(request)
     assert bool(plans) == bool(values)

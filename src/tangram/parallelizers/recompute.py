@@ -85,7 +85,6 @@ def least_recompute(
         useful = np.where(saved > 0, held, 0)
         lacking = windows * activations[:, None] - (room - workspace)[:, None]
         needed = np.ceil(lacking / (windows * np.where(saved > 0, saved, 1.0)[:, None]))
-        needed = np.maximum(needed, 1.0)
         fits = open_ & (needed <= useful[:, None])
         # Where nothing fits yet, the values of this class are overwritten by a later one or never read.
         np.copyto(number, done[:, None] + np.minimum(needed, useful[:, None]).astype(np.int64), where=fits)

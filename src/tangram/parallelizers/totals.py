@@ -56,6 +56,15 @@ class StageTotals:
         atoms: IntArray = self.counts[:, self.recomputable].sum(axis=1)
         return atoms
 
+    def may_fit(self) -> BoolArray:
+        """Returns where one micro-batch in flight may fit; where it says no, no recomputation helps.
+
+        A bound: the least activations of every atom, beside the least workspace.
+        """
+        least = np.minimum(self.costs.stored_bytes, self.costs.recomputed_stored_bytes)
+        fits: BoolArray = _sum(self.counts, least) <= self.room_bytes
+        return fits
+
     def all_recomputed(self) -> StageTotals:
         """Returns the totals with every recomputable atom recomputed in full."""
         counts = self.counts * self.recomputable

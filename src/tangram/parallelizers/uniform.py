@@ -30,7 +30,7 @@ class UniformPlanner:
     """Plans a slice with one uniform (dp, tp, pp, cp, zero, ep) on its portion."""
 
     name = "uniform"
-    capabilities = Capabilities(seconds_per_query=0.003)
+    capabilities = Capabilities(seconds_per_query=0.004)
 
     def plan(self, request: SliceRequest) -> Sequence[SlicePlan]:
         """Returns plans that fit at ``request.in_flight``, the fastest first.
