@@ -68,7 +68,7 @@ def test_refusals(text: str, message: str) -> None:
 
 
 def test_unknown_place() -> None:
-    with pytest.raises(UnknownNameError, match="(?i)did you mean 'a100-80gb-sxm'"):
+    with pytest.raises(UnknownNameError, match=r"(?i)did you mean 'a100-80gb-sxm'"):
         parse("A100-80GB:4:tp4:40")
 
 

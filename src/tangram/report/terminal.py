@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import shlex
 
-from tangram.plan.schema import Comparison, PlanDocument
+from tangram.plan.schema import PlanDocument
+from tangram.report.comparisons import add_comparisons
 from tangram.report.grid import Grid
-from tangram.report.islands import add_islands, cluster_sentence
+from tangram.report.header import add_header
+from tangram.report.islands import add_islands
 from tangram.report.memory_table import add_memory
 from tangram.report.page import Page
 from tangram.report.search import search_sentences
 from tangram.report.stage_table import add_stages
 from tangram.report.staircase import add_staircase
-from tangram.report.words import big, counted, percent, ranges, sentence, times
+from tangram.report.words import big, percent, ranges, sentence
 from tangram.units import format_bytes, format_duration
-
-_COMPARISONS = {
-    "single-island": "fastest single island alone",
-    "even-split": "even layer split over everything",
-    "tangram": "Tangram's plan",
-}
-
-_WORTH = 1.001
-"""Below this ratio two times print as the same."""
 
 
 def add_plan(page: Page, doc: PlanDocument, *, path: str | None = None) -> None:
@@ -51,27 +44,6 @@ def add_plan(page: Page, doc: PlanDocument, *, path: str | None = None) -> None:
     add_next(page, path)
 
 
-def add_header(page: Page, doc: PlanDocument) -> None:
-    """Adds the answer in one line, then model, job and cluster."""
-    used, total = doc.num_gpus, sum(node.num_gpus for node in doc.cluster.nodes)
-    how_many = f"all {total} GPUs" if used == total else f"{used} of {total} GPUs"
-    page.heading(
-        f"{doc.model.name} on {doc.cluster.name}",
-        f"{format_duration(doc.prediction.iteration_time_s)} per step on {how_many}, "
-        f"{counted(len(doc.stages), 'stage')}",
-    )
-    page.facts(
-        [
-            ("model", _model_sentence(doc)),
-            ("job", _job_sentence(doc)),
-            ("precision", _precision_sentence(doc)),
-            ("optimizer", _optimizer_sentence(doc)),
-            ("cluster", cluster_sentence(doc.cluster)),
-            *_pins(doc),
-        ]
-    )
-
-
 def add_overflow(page: Page, doc: PlanDocument) -> None:
     """Adds the stages that do not fit, if any, before anything else is read."""
     over = [stage for stage in doc.stages if stage.predicted.headroom_bytes < 0]
@@ -97,30 +69,6 @@ def add_why(page: Page, doc: PlanDocument) -> None:
             for reason, indices in stages_of.items()
         ]
     )
-
-
-def add_comparisons(page: Page, doc: PlanDocument) -> None:
-    """Adds the other ways to use the cluster, and how much longer they take."""
-    if not doc.comparisons:
-        return
-    own = doc.prediction.iteration_time_s
-    page.heading("Is mixing worth it?")
-    grid = Grid(["", "step time", "this plan is"], "lrr")
-    for comparison in doc.comparisons:
-        time_s = comparison.iteration_time_s
-        is_own = comparison.name == "tangram"
-        ratio = "" if time_s is None or is_own or own <= 0 else _ratio(time_s / own)
-        name = _COMPARISONS.get(comparison.name, comparison.name)
-        grid.add(name, "-" if time_s is None else format_duration(time_s), ratio)
-    header = grid.header()
-    if header is not None:
-        page.line(header)
-    for row, comparison in zip(grid.rows(), doc.comparisons, strict=True):
-        page.line(row)
-        page.wrapped(_what(comparison), indent=6, style="dim")
-    verdict = _verdict(doc)
-    if verdict:
-        page.wrapped(verdict)
 
 
 def add_prediction(page: Page, doc: PlanDocument) -> None:
@@ -180,79 +128,6 @@ def add_next(page: Page, path: str | None) -> None:
     for command, what in rows:
         page.line(f"  {command}")
         page.wrapped(what, indent=6)
-
-
-def _model_sentence(doc: PlanDocument) -> str:
-    model = doc.model
-    active = model.num_active_params
-    params = f"{big(model.num_params)} parameters"
-    params += f" ({big(active)} active per token)" if active != model.num_params else ""
-    return f"{params}, {counted(len(model.layers), 'layer')}, hidden size {model.hidden_size}"
-
-
-def _job_sentence(doc: PlanDocument) -> str:
-    job = doc.job
-    samples, tokens = counted(job.global_batch, "sample"), counted(job.seq_len, "token")
-    return f"{samples} of {tokens} per step ({big(job.global_batch * job.seq_len)} tokens)"
-
-
-def _precision_sentence(doc: PlanDocument) -> str:
-    job = doc.job
-    scaling = f" with {job.loss_scaling} loss scaling" if job.loss_scaling != "none" else ""
-    return f"{job.precision}{scaling}" + (f": {job.precision_reason}" if job.precision_reason else "")
-
-
-def _optimizer_sentence(doc: PlanDocument) -> str:
-    optimizer, weight = doc.job.optimizer, doc.job.precision.element_bytes
-    states = optimizer.master_bytes + optimizer.moment_bytes
-    total = weight + optimizer.gradient_bytes + states
-    name = {"adamw": "AdamW"}.get(optimizer.name, optimizer.name)
-    return (
-        f"{name}, {total} bytes per parameter: weight {weight}, gradient {optimizer.gradient_bytes}, "
-        f"master weight and moments {states}"
-    )
-
-
-def _pins(doc: PlanDocument) -> list[tuple[str, str]]:
-    """What the user dictated, if anything."""
-    pins = doc.job.pins.model_dump(mode="json", exclude_defaults=True)
-    texts = [f"{name.replace('_', '-')} {_pin(value)}".rstrip() for name, value in pins.items()]
-    texts += [] if doc.job.overlap_p2p else ["no overlap of transfers"]
-    texts += [] if doc.job.free_warmup else ["fixed warm-up"]
-    return [("dictated", ", ".join(texts))] if texts else []
-
-
-def _pin(value: object) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return "" if value is True else str(value)
-
-
-def _ratio(ratio: float) -> str:
-    """Of another way's time to the plan's own."""
-    if abs(ratio - 1) < _WORTH - 1:
-        return "as fast"
-    return f"{times(ratio)} as fast"
-
-
-def _verdict(doc: PlanDocument) -> str:
-    """The answer to the question that stands above the comparisons."""
-    own = doc.prediction.iteration_time_s
-    single = [c.iteration_time_s for c in doc.comparisons if c.name == "single-island"]
-    if not single or own <= 0 or len(doc.islands) < 2:
-        return ""
-    if single[0] is None:
-        return "Yes: no island can do it alone."
-    gain = single[0] / own
-    if gain < _WORTH:
-        return "No: one island alone is as fast."
-    return f"Yes: mixing makes a step {times(gain)} as fast as the fastest island alone."
-
-
-def _what(comparison: Comparison) -> str:
-    if comparison.iteration_time_s is None:
-        return comparison.reason or f"does not work: {comparison.summary}"
-    return comparison.summary
 
 
 def _phases(doc: PlanDocument) -> str:
