@@ -39,10 +39,7 @@ def _single_island(search: Search, found: Found) -> Comparison:
     for island in sorted(
         islands, key=lambda i: -i.num_gpus * i.gpu.achieved_flop_per_s[search.job.precision]
     ):
-        options = replace(
-            search.options,
-            effort=replace(search.options.effort, quick=True, beam=min(64, search.options.effort.beam)),
-        )
+        options = replace(search.options, effort=search.options.effort.hurried())
         alone = Search(
             search.model,
             search.atoms,

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tangram.cluster.spec import Cluster, Island, Node
-from tangram.cost.transfer import Transfer, boundary_bytes, transfer
+from tangram.cost.transfer import Transfer, boundary_bytes, tied_sync_s, transfer
+from tangram.cost.types import IntArray
 from tangram.job import Job
 from tangram.model.atoms import Atom
 from tangram.model.spec import ModelSpec
@@ -65,6 +66,27 @@ def class_edges(cluster: Cluster, space: SearchSpace, cuts: Boundaries) -> tuple
             expected[:, row, column] = slow.columns(width)
             best[:, row, column] = fast.columns(width)
     return Edges(*expected), Edges(*best)
+
+
+def least_tied_ns(cluster: Cluster, space: SearchSpace, num_bytes: float) -> IntArray:
+    """Returns, per link class of an end stage, the least time in which it can keep a tied embedding equal
+    to the other end's: over all classes that the other end may have, at the best link.
+    """
+    classes = space.link_classes
+    least = np.zeros(len(classes), dtype=np.int64)
+    for row, (a, nodes_a) in enumerate(classes):
+        times = []
+        for b, nodes_b in classes:
+            first, second = space.islands[a], space.islands[b]
+            lanes = min(first.gpus_per_node, second.gpus_per_node)
+            singles = [
+                tied_sync_s(cluster, (x,), (y,), num_bytes, lanes=lanes)
+                for x in representatives(cluster, first)
+                for y in representatives(cluster, second)
+            ]
+            times.append(min(singles) / min(nodes_a, nodes_b))
+        least[row] = int(min(times) * NS_PER_S)
+    return least
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -27,6 +27,7 @@ class Effort:
         listing_labels: Labels of the exhaustive listing before it gives up.
         listing_plans: Plans of the listing that are simulated at most.
         quick: Only the beam search: a good plan, no bound. For comparisons and what-ifs.
+        quick_sizes: Micro-batch sizes that a quick search looks at after its first plan.
     """
 
     beam: int = 160
@@ -38,6 +39,11 @@ class Effort:
     listing_labels: int = 2_500
     listing_plans: int = 24
     quick: bool = False
+    quick_sizes: int = 3
+
+    def hurried(self) -> Effort:
+        """Returns the effort of a what-if: a good plan, quickly."""
+        return replace(self, quick=True, beam=min(48, self.beam), label_limit=min(40_000, self.label_limit))
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ and occupancy ``o``; ``m`` micro-batches.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
@@ -206,6 +206,31 @@ def run_piece(
     return Pieces(**{name: np.array([value], dtype=np.int64) for name, value in values.items()})
 
 
+def piece_stages(
+    pieces: Pieces, runs: Sequence[tuple[StageTimes, ...]], piece: int
+) -> tuple[StageTimes, ...]:
+    """Returns the stages of one of ``pieces``, first to last."""
+    if pieces.run[piece] >= 0:
+        return runs[int(pieces.run[piece])]
+    forward = int(pieces.forward_ns[piece])
+    backward = int(pieces.time_ns[piece]) - forward
+    return (StageTimes(forward, backward, int(pieces.head_step_ns[piece])),)
+
+
+def with_end_steps(pieces: Pieces, num_atoms: int, end_step_ns: IntArray) -> Pieces:
+    """Returns the pieces with what both ends of a pipeline of several stages add to their step end, at least.
+
+    Args:
+        pieces: Candidates.
+        num_atoms: Of the model.
+        end_step_ns: Per link class of the stage; shape ``(num_classes,)``. Runs of several stages are left
+            as they are: a lower bound may leave things out.
+    """
+    ends = (pieces.start == 0) ^ (pieces.stop == num_atoms)
+    more = np.where(ends & (pieces.num_stages == 1), end_step_ns[pieces.head_class], 0)
+    return replace(pieces, head_step_ns=pieces.head_step_ns + more, step_fill_ns=pieces.step_fill_ns + more)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Edges:
     """Transfers between link classes; int64 arrays ``(num_classes, num_classes)`` indexed ``[tail in
@@ -251,12 +276,7 @@ class Problem:
 
     def stages_of(self, piece: int) -> tuple[StageTimes, ...]:
         """Returns the stages of a piece, first to last."""
-        pieces = self.pieces
-        if pieces.run[piece] >= 0:
-            return self.runs[int(pieces.run[piece])]
-        forward = int(pieces.forward_ns[piece])
-        backward = int(pieces.time_ns[piece]) - forward
-        return (StageTimes(forward, backward, int(pieces.head_step_ns[piece])),)
+        return piece_stages(self.pieces, self.runs, piece)
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,7 @@ def _grown(island: Island, nodes: tuple[Node, ...]) -> Island:
 
 
 def _planned(search: Search, text: str, cluster: Cluster, job: Job, space: SearchSpace) -> Iterator[Repair]:
-    effort = replace(search.options.effort, quick=True, beam=min(48, search.options.effort.beam))
+    effort = search.options.effort.hurried()
     trial = Search(search.model, search.atoms, cluster, job, space, replace(search.options, effort=effort))
     found = trial.run()
     if found is not None:

@@ -11,17 +11,18 @@ import numpy as np
 
 from tangram.cluster.spec import Cluster, Portion
 from tangram.cost.transfer import tied_sync_s
+from tangram.cost.types import IntArray
 from tangram.job import Job
 from tangram.model.atoms import Atom
 from tangram.model.spec import ModelSpec
 from tangram.parallelizers.protocols import StageChoice
 from tangram.planner.compose import Candidate, Composer
-from tangram.planner.edges import Boundaries, boundaries, class_edges, placed_edge
+from tangram.planner.edges import Boundaries, boundaries, class_edges, least_tied_ns, placed_edge
 from tangram.planner.lattice import prefix_bound
 from tangram.planner.options import PlanOptions, Pruning
 from tangram.planner.pairs import PairRules
 from tangram.planner.placement import Placement, place
-from tangram.planner.problem import FAR_NS, Chain, Problem, StageTimes
+from tangram.planner.problem import FAR_NS, Chain, Problem, StageTimes, with_end_steps
 from tangram.planner.queries import SliceQueries
 from tangram.planner.reference import Reference, reference
 from tangram.planner.space import SearchSpace
@@ -130,7 +131,12 @@ class Search:
             self._inner_edge,
         )
         try:
+            left = self.options.effort.quick_sizes
             for idx, size in enumerate(self._sizes):
+                if self.options.effort.quick and self.composer.best is not None:
+                    left -= 1
+                    if left < 0:
+                        break
                 self._consider(idx, size, builder)
         finally:
             queries.close()
@@ -204,7 +210,7 @@ class Search:
             num_atoms=len(self.atoms),
             capacity=self.space.capacity,
             num_micro_batches=size.num_micro_batches,
-            pieces=tables.pieces,
+            pieces=with_end_steps(tables.pieces, len(self.atoms), self._end_step_ns()),
             edges=expected,
             edges_at_best=at_best,
             max_extra_in_flight=_EXTRA_IN_FLIGHT if self.job.free_warmup and self.job.overlap_p2p else 0,
@@ -216,6 +222,14 @@ class Search:
         if self.progress is not None and composer.best is not None:
             best = composer.best.time_ns / NS_PER_S
             self.progress(f"micro-batch {size.size}: {len(tables.pieces)} options, best so far {best:.4g} s")
+
+    def _end_step_ns(self) -> IntArray:
+        if not self.model.tied_embeddings:
+            return np.zeros(len(self.space.link_classes), dtype=np.int64)
+        return least_tied_ns(self.cluster, self.space, self._tied_bytes())
+
+    def _tied_bytes(self) -> int:
+        return self.model.vocab_size * self.model.hidden_size * self.job.optimizer.gradient_bytes
 
     def _max_in_flight(self, size: MicroBatch) -> int:
         stages = min(len(self.atoms), sum(self.space.capacity))
@@ -249,7 +263,7 @@ class Search:
         windows: list[int] = []
         spans: list[tuple[int, Portion]] = []
         for piece, window in zip(chain.pieces, chain.windows, strict=True):
-            stages = problem.stages_of(piece)
+            stages = tables.stages_of(piece)
             own = [window]
             for stage in reversed(stages[:-1]):
                 own.append(own[-1] + 1 + stage.extra_in_flight)
@@ -275,10 +289,8 @@ class Search:
         """
         if not self.model.tied_embeddings or len(placements) < 2:
             return 0
-        tied_bytes = self.model.vocab_size * self.model.hidden_size * self.job.optimizer.gradient_bytes
-        return round(
-            tied_sync_s(self.cluster, placements[0].nodes, placements[-1].nodes, tied_bytes) * NS_PER_S
-        )
+        nodes = placements[0].nodes, placements[-1].nodes
+        return round(tied_sync_s(self.cluster, *nodes, self._tied_bytes()) * NS_PER_S)
 
     def _best(self) -> Found | None:
         """Simulates the best few once more with shared NICs, until no other can be better."""

@@ -28,7 +28,7 @@ from tangram.parallelizers.protocols import (
 )
 from tangram.parallelizers.registry import get_parallelizer
 from tangram.planner.pairs import PairRules
-from tangram.planner.problem import Pieces, StageTimes, run_piece, single_stage_pieces
+from tangram.planner.problem import Pieces, StageTimes, piece_stages, run_piece, single_stage_pieces
 from tangram.planner.queries import SliceAnswer, SliceQueries
 from tangram.planner.space import SearchSpace
 from tangram.units import NS_PER_S
@@ -65,6 +65,10 @@ class TableSet:
     sources: list[PieceSource]
     counts: Counter[str]
     rejections: list[str]
+
+    def stages_of(self, piece: int) -> tuple[StageTimes, ...]:
+        """Returns the times of the stages of a piece, first to last."""
+        return piece_stages(self.pieces, self.runs, piece)
 
     def spans(self, piece: int) -> list[tuple[int, Portion]]:
         """Returns where each stage of a piece ends, and its portion, without asking the parallelizer
