@@ -31,6 +31,14 @@ def test_a_boundary_is_told_once() -> None:
     ]
 
 
+def test_a_file_may_name_what_it_does_not_define() -> None:
+    doc = make_plan()
+    island = doc.islands[0].model_copy(update={"gpu": "H1000", "nodes": ["nowhere"]})
+    page = Page(100, unicode=False)
+    add_islands(page, [island], doc.cluster, doc.tolerances, Precision.FP16)
+    assert any(" ? " in line.plain for line in page.lines)
+
+
 def test_names_that_contain_each_other_are_told_apart() -> None:
     text = lines({"V100-32GB-SXM2": ["links to A100-80GB-SXM#2 reach 1 GB/s"]})
     assert "  - V100-32GB-SXM2: links to A100-80GB-SXM#2 reach 1 GB/s." in text

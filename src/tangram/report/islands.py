@@ -62,15 +62,15 @@ def _grid(
     parts = {gpu.name: gpu for gpu in cluster.gpus}
     nodes = {node.name: node for node in cluster.nodes}
     for island in islands:
-        gpu = parts[island.gpu]
-        rate = gpu.achieved_flop_per_s.get(precision)
-        kind = nodes[island.nodes[0]].intra_kind
-        inside = f"{format_bandwidth(island.intra_bandwidth_bytes_per_s)} {kind}"
+        gpu = parts.get(island.gpu)  # a plan file may name what it does not define; tangram check says so
+        rate = gpu.achieved_flop_per_s.get(precision) if gpu else None
+        kinds = {nodes[name].intra_kind: None for name in island.nodes if name in nodes}
+        inside = f"{format_bandwidth(island.intra_bandwidth_bytes_per_s)} {'/'.join(kinds)}".rstrip()
         outside = format_bandwidth(island.nic_bandwidth_bytes_per_s)
         grid.add(
             island.name,
             f"{len(island.nodes)} x {island.gpus_per_node}",
-            f"{gpu.usable_memory_bytes / GIB:.1f} GiB",
+            f"{gpu.usable_memory_bytes / GIB:.1f} GiB" if gpu else "?",
             "none" if rate is None else f"{rate / 1e12:.0f}" + ("" if short else " TFLOP/s"),
             inside if island.gpus_per_node > 1 else "-",
             outside,
