@@ -238,11 +238,10 @@ def test_public_api_is_frozen() -> None:
 
 def test_plan_and_simulate_are_rooms_and_functions() -> None:
     """Whichever is imported first: the subpackages bear the functions' names."""
-    from tangram.planner.planner import plan
-    from tangram.planner.recost import simulate_plan
-
     import tangram.plan.schema
     import tangram.simulate.engine
+    from tangram.planner.planner import plan
+    from tangram.planner.recost import simulate_plan
 
     assert tangram.Plan is tangram.plan.schema.PlanDocument
     assert inspect.signature(tangram.plan) == inspect.signature(plan)
