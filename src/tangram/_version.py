@@ -1,3 +1,3 @@
-"""The version, as a constant: reading it from the installed distribution would cost a scan of all packages."""
+"""The version, as a constant: reading it from the installed distribution would scan all packages."""
 
 VERSION = "0.1.0"

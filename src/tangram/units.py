@@ -37,7 +37,9 @@ def parse_bytes(text: str, *, where: str | None = None) -> int:
     value, unit = _split(text, "a size such as 80GiB", where)
     factor = _BYTES.get(unit.upper())
     if factor is None:
-        raise InputError(f"{text!r} has no unit of bytes", where=where, hint="write for example 80GiB or 16GB")
+        raise InputError(
+            f"{text!r} has no unit of bytes", where=where, hint="write for example 80GiB or 16GB"
+        )
     return round(value * factor)
 
 
