@@ -107,6 +107,12 @@ class Composer:
         self.num_labels += prober.num_labels
         self.pace_floors_ns[problem_idx] = prober.pace_floor_ns
 
+    def scout(self, problem_idx: int, problem: Problem) -> None:
+        """Looks for a first plan in a problem that may leave useful pieces out; says nothing of bounds."""
+        prober = Prober(problem, self.effort)
+        self._first_plan(problem_idx, prober)
+        self.num_labels += prober.num_labels
+
     def best_with(self, problem: Problem, island: int) -> int | None:
         """Returns the simulated time of the best plan found that uses an island; None when there is none."""
         chains = Prober(problem, self.effort).first_chains(must_use=island)
@@ -122,6 +128,8 @@ class Composer:
         self.proven[problem_idx] = proven
 
     def _first_plan(self, problem_idx: int, prober: Prober) -> None:
+        if not len(prober.problem.pieces):
+            return
         for chain in prober.first_chains()[:4]:
             self._simulate(problem_idx, prober.problem, chain)
 
@@ -169,7 +177,7 @@ class Composer:
         return True
 
     def _simulate(self, problem_idx: int, problem: Problem, chain: Chain) -> None:
-        key = (problem_idx, chain.pieces, chain.extra_in_flight)
+        key = (id(problem), chain.pieces, chain.extra_in_flight)
         if key in self._seen:
             return
         self._seen.add(key)

@@ -7,7 +7,7 @@ from math import lcm
 
 from tangram._version import VERSION
 from tangram.cluster.spec import Assumption, Cluster, GpuSpec, Island
-from tangram.cost.constants import basis_note
+from tangram.cost.constants import basis_note, stack_constants
 from tangram.job import Job
 from tangram.model.atoms import Atom
 from tangram.model.flops import model_flop_per_token
@@ -90,7 +90,9 @@ def plan_document(
         micro_batch=placed.micro_batch,
         num_micro_batches=m,
         schedule=ScheduleSection(
-            in_flight=[s.in_flight for s in placed.pipeline.stages], overlap_p2p=placed.job.overlap_p2p
+            in_flight=[s.in_flight for s in placed.pipeline.stages],
+            overlap_p2p=placed.job.overlap_p2p,
+            assumed_overlaps=assumed_overlaps(placed.job),
         ),
         stages=stages,
     )
@@ -150,7 +152,7 @@ def tied_groups(model: ModelSpec, stages: Sequence[StageSection]) -> list[TiedGr
 def _basis_note(gpus: Sequence[GpuSpec]) -> str:
     by_name = {gpu.name: gpu for gpu in gpus}
     notes = dict.fromkeys(basis_note(by_name[name]) for name in sorted(by_name))
-    return " ".join(notes)
+    return "; ".join(notes)
 
 
 def _breakdown(timeline: Timeline) -> dict[str, float]:
@@ -170,3 +172,16 @@ def _breakdown(timeline: Timeline) -> dict[str, float]:
     step_end = timeline.iteration_ns - max(backward_ends)
     parts = {"fill": fill, "steady": steady, "drain": drain, "step_end": step_end}
     return {name: ns / NS_PER_S for name, ns in parts.items()}
+
+
+def assumed_overlaps(job: Job) -> dict[str, float]:
+    """Returns the largest share of each kind of communication that the prediction takes as hidden behind
+    compute.
+    """
+    return {
+        "data_parallel": 1.0 - stack_constants().exposed_floor_frac,
+        "tensor_parallel": 0.0,
+        "context_parallel": 0.0,
+        "expert_parallel": 0.0,
+        "point_to_point": 1.0 if job.overlap_p2p else 0.0,
+    }

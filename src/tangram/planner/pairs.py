@@ -4,9 +4,9 @@ Rules, in the order in which they are applied (docs/architecture.md, "Pruning"):
 
 * *incompatible*: the parallelizer cannot take the pair (GPU count, experts, slices without ends);
 * *infeasible*: model states alone exceed the portion's memory, however they are sharded;
-* *unbalanced*: the slice's least conceivable time on the portion exceeds what an incumbent plan allows
-  (``safe``), or its share of the work and the portion's share of the compute differ by more than
-  ``PAPER_FACTOR`` (``paper``);
+* *unbalanced*: the slice's least conceivable time on the portion exceeds what an incumbent plan allows, or
+  it is so small that the GPUs left could not carry the rest of the model in that time (``safe``); or its
+  share of the work and the portion's share of the compute differ by more than ``PAPER_FACTOR`` (``paper``);
 * *redundant*: another slice with equal content is planned on the same portion.
 """
 
@@ -97,6 +97,7 @@ class PairRules:
     def _balanced(self, portion: Portion, island: int) -> BoolArray:
         times = self.reference.slice_times_s(island, portion.num_gpus)
         balanced: BoolArray = times <= self.max_time_s
+        balanced &= self.reference.leaves_enough(island, portion.num_gpus, self.max_time_s)
         if self.pruning is Pruning.PAPER:
             pace = self.reference.least_period_s()
             balanced &= (times <= PAPER_FACTOR * pace) & (times * PAPER_FACTOR >= pace)

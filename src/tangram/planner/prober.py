@@ -11,6 +11,7 @@ from tangram.planner.lattice import PrefixBound, prefix_bound
 from tangram.planner.problem import FAR_NS, Chain, Problem
 
 _FIRST_CUTOFFS = (1.005, 1.02, 1.06, 1.2, 1.6, 3.0, None)
+_HURRIED_CUTOFFS = (1.05, 1.3, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,8 @@ class Effort:
         listing_labels: Labels of the exhaustive listing before it gives up.
         listing_plans: Plans of the listing that are simulated at most.
         quick: Only the beam search: a good plan, no bound. For comparisons and what-ifs.
-        quick_sizes: Micro-batch sizes that a quick search looks at after its first plan.
+        quick_sizes: Micro-batch sizes that a quick search looks at from its first plan on; it looks at
+            three times as many before it gives up.
     """
 
     beam: int = 160
@@ -181,7 +183,7 @@ class Prober:
         """Finds good plans quickly: just above the relaxed optimum first, as a low cut-off keeps labels
         few.
         """
-        for factor in _FIRST_CUTOFFS:
+        for factor in _HURRIED_CUTOFFS if self.effort.quick else _FIRST_CUTOFFS:
             pace, fill = self.promise(below_ns)
             if fill >= FAR_NS:
                 return []

@@ -9,14 +9,14 @@ of every example.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tangram.cluster.spec import Island, Portion
 from tangram.cost.atoms import atom_costs
-from tangram.cost.types import FloatArray, StageConfig, StageConfigs
+from tangram.cost.types import BoolArray, FloatArray, StageConfig, StageConfigs
 from tangram.job import Job
 from tangram.model.atoms import Atom
 from tangram.model.spec import ModelSpec
@@ -43,15 +43,29 @@ class Reference:
     def least_period_s(self) -> float:
         """Returns a period that no pipeline over all islands can beat.
 
-        Weak duality: with any prices ``y`` per atom, the islands together earn at most ``P * sum_k n_k
-            max_a(y_a / c_ka)``, and
-        the model costs ``sum_a y_a``. The prices tried are each island's own GPU-seconds.
+        Weak duality: with any prices ``y`` per atom, the islands together earn at most
+        ``P * sum_k n_k max_a(y_a / c_ka)``, and the model costs ``sum_a y_a``. The prices tried are each
+        island's own GPU-seconds.
         """
-        best = 0.0
+        return max(worth / float(earned.sum()) for worth, earned in self._earnings()) * _SAFETY
+
+    def least_iteration_s(self, num_micro_batches: int) -> float:
+        """Returns an iteration time that no 1F1B pipeline over all islands can beat.
+
+        The last micro-batch cannot leave stage ``b`` before it has passed the stages in front, so
+        ``T >= sum_{j<b} t_j + m t_b`` for every ``b``. Hence ``t_b <= (T / m) (1 - 1/m)^b`` if all are to
+        hold with equality, and what the stages earn in such times is most when each island is one stage,
+        the best earner first. It exceeds ``m`` times the least period where micro-batches are few.
+        """
+        m = num_micro_batches
+        decay = (1.0 - 1.0 / m) ** np.arange(len(self.num_gpus))
+        found = (worth / float((np.sort(earned)[::-1] * decay).sum()) for worth, earned in self._earnings())
+        return m * max(found) * _SAFETY
+
+    def _earnings(self) -> Iterator[tuple[float, FloatArray]]:
+        """Yields, per price vector, what the model costs and what each island earns per second at most."""
         for prices in self.gpu_seconds:
-            earned = (self.num_gpus * (prices / self.gpu_seconds).max(axis=1)).sum()
-            best = max(best, float(prices.sum() / earned))
-        return best * _SAFETY
+            yield float(prices.sum()), self.num_gpus * (prices / self.gpu_seconds).max(axis=1)
 
     def slice_times_s(self, island: int, num_gpus: int) -> FloatArray:
         """Returns lower bounds on the time of all slices ``[start, stop)``, shape ``(num_atoms + 1,
@@ -60,6 +74,23 @@ class Reference:
         ahead = np.concatenate([[0.0], np.cumsum(self.gpu_seconds[island])])
         table: FloatArray = (ahead[None, :] - ahead[:, None]) * (_SAFETY / num_gpus)
         return table
+
+    def leaves_enough(self, island: int, num_gpus: int, max_time_s: float) -> BoolArray:
+        """Returns which slices are large enough for their GPUs, shape ``(num_atoms + 1, num_atoms + 1)``.
+
+        In a pipeline with period ``max_time_s`` the GPUs that the slice does not take must earn what the
+        rest of the model costs; where they cannot, no such pipeline contains the slice on so many GPUs.
+        """
+        num = len(self.state_bytes)
+        enough: BoolArray = np.ones((num + 1, num + 1), dtype=np.bool_)
+        if np.isinf(max_time_s):
+            return enough
+        for prices, (worth, earned) in zip(self.gpu_seconds, self._earnings(), strict=True):
+            others = earned.sum() - earned[island] * num_gpus / self.num_gpus[island]
+            ahead = np.concatenate([[0.0], np.cumsum(prices)])
+            held = ahead[None, :] - ahead[:, None]
+            enough &= held >= worth * _SAFETY - max_time_s * others
+        return enough
 
     def slice_state_bytes(self, num_gpus: int) -> FloatArray:
         """Returns lower bounds on the model states per GPU of all slices, shape as above."""

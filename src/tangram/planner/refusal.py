@@ -5,17 +5,18 @@ Repairs are not guessed: each one is planned (quick search), and only those that
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tangram.cluster.spec import Cluster, Island, Node
 from tangram.errors import InfeasibleError
 from tangram.job import Job, OptimizerSpec, Pins
 from tangram.planner.search import Search
-from tangram.planner.space import SearchSpace, search_space
+from tangram.planner.space import search_space
 from tangram.units import NS_PER_S, format_bytes, format_duration
 
 _MAX_REPAIRS = 3
+_REPAIR_LATTICE = 1500
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,13 +87,14 @@ def _binding(search: Search) -> tuple[str, list[str]]:
 
 def _repairs(search: Search) -> Iterator[Repair]:
     job = search.job
-    for text, changed in _job_changes(job):
-        yield from _planned(search, text, search.cluster, changed, search.space)
-    for text, cluster, space in _more_nodes(search):
-        yield from _planned(search, text, cluster, job, space)
+    several_nodes = any(island.num_nodes > 1 for island in search.space.islands)
+    for text, changed in _job_changes(job, several_nodes=several_nodes):
+        yield from _planned(search, text, search.cluster, changed, search.space.islands)
+    for text, cluster, islands in _more_nodes(search):
+        yield from _planned(search, text, cluster, job, islands)
 
 
-def _job_changes(job: Job) -> Iterator[tuple[str, Job]]:
+def _job_changes(job: Job, *, several_nodes: bool) -> Iterator[tuple[str, Job]]:
     pins, optimizer = job.pins, job.optimizer
     if _pins_text(pins):
         freed = Pins(allow_cross_node_tp=pins.allow_cross_node_tp, offload=pins.offload)
@@ -109,13 +111,13 @@ def _job_changes(job: Job) -> Iterator[tuple[str, Job]]:
     if optimizer.gradient_bytes > 2 and job.precision.is_mixed:
         smaller = OptimizerSpec(optimizer.name, 2, optimizer.master_bytes, optimizer.moment_bytes)
         yield "with --gradient-bytes 2 (16-bit gradients)", replace(job, optimizer=smaller)
-    if not pins.allow_cross_node_tp:
+    if several_nodes and not pins.allow_cross_node_tp:
         yield "with --allow-cross-node-tp", replace(job, pins=replace(pins, allow_cross_node_tp=True))
     if job.seq_len % 2 == 0 and job.seq_len >= 2048:
         yield f"with --seq-len {job.seq_len // 2}", replace(job, seq_len=job.seq_len // 2)
 
 
-def _more_nodes(search: Search) -> Iterator[tuple[str, Cluster, SearchSpace]]:
+def _more_nodes(search: Search) -> Iterator[tuple[str, Cluster, list[Island]]]:
     """One or several more nodes of each kind, until model states fit with a quarter to spare."""
     ref = search.sizes[0].reference
     need = 1.25 * float(ref.state_bytes.sum()) - float((ref.num_gpus * ref.usable_bytes).sum())
@@ -130,7 +132,7 @@ def _more_nodes(search: Search) -> Iterator[tuple[str, Cluster, SearchSpace]]:
         islands = [larger if k == idx else other for k, other in enumerate(search.space.islands)]
         plural = "" if count == 1 else "s"
         text = f"with {count} more node{plural} of {island.gpus_per_node}x {island.gpu.name}"
-        yield text, cluster, search_space(islands, search.job.precision)
+        yield text, cluster, islands
 
 
 def _copy(node: Node, number: int) -> Node:
@@ -143,10 +145,13 @@ def _grown(island: Island, nodes: tuple[Node, ...]) -> Island:
     return replace(island, nodes=island.nodes + nodes, inter_bandwidth_bytes_per_s=between)
 
 
-def _planned(search: Search, text: str, cluster: Cluster, job: Job, space: SearchSpace) -> Iterator[Repair]:
-    effort = search.options.effort.hurried()
-    trial = Search(search.model, search.atoms, cluster, job, space, replace(search.options, effort=effort))
-    found = trial.run()
+def _planned(
+    search: Search, text: str, cluster: Cluster, job: Job, islands: Sequence[Island]
+) -> Iterator[Repair]:
+    """Plans a change quickly, on GPUs counted in coarse units; yields it if it fits."""
+    space = search_space(islands, job.precision, lattice_limit=_REPAIR_LATTICE)
+    options = replace(search.options, effort=search.options.effort.hurried())
+    found = Search(search.model, search.atoms, cluster, job, space, options).run()
     if found is not None:
         yield Repair(text, found.iteration_ns)
 

@@ -34,6 +34,7 @@ from tangram.units import NS_PER_S
 
 _EXTRA_IN_FLIGHT = 2
 _CONTENDED_FINALISTS = 6
+_SCOUT_PACE = 1.3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,7 +56,7 @@ class MicroBatch:
     @property
     def bound_ns(self) -> int:
         """What no pipeline of this micro-batch size can beat, before any table is made."""
-        return int(self.num_micro_batches * self.reference.least_period_s() * NS_PER_S)
+        return int(self.reference.least_iteration_s(self.num_micro_batches) * NS_PER_S)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,7 @@ class Search:
     considered: list[int] = field(default_factory=list)
     composer: Composer = field(init=False)
     _sizes: list[MicroBatch] = field(default_factory=list)
-    _tables: dict[int, TableSet] = field(default_factory=dict)
+    _contexts: dict[int, tuple[Problem, MicroBatch, TableSet]] = field(default_factory=dict)
     _problems: dict[int, Problem] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -131,12 +132,10 @@ class Search:
             self._inner_edge,
         )
         try:
-            left = self.options.effort.quick_sizes
+            self._scout(builder)
             for idx, size in enumerate(self._sizes):
-                if self.options.effort.quick and self.composer.best is not None:
-                    left -= 1
-                    if left < 0:
-                        break
+                if self._is_enough(idx):
+                    break
                 self._consider(idx, size, builder)
         finally:
             queries.close()
@@ -170,6 +169,17 @@ class Search:
         """Whether nothing within the space is faster than ``found``."""
         return all(self.composer.proven.values()) and found.iteration_ns <= self.composer.cutoff_ns
 
+    def _is_enough(self, num_considered: int) -> bool:
+        """Whether a quick search has looked at enough sizes: few after its first plan, some more without
+        any.
+        """
+        effort = self.options.effort
+        if not effort.quick:
+            return False
+        if self.composer.best is None:
+            return num_considered >= 3 * effort.quick_sizes
+        return num_considered >= self.composer.best.problem_idx + effort.quick_sizes
+
     def _ordered_sizes(self) -> list[MicroBatch]:
         """Most promising first: the ideal pace, stretched by the fill of a pipeline over all islands."""
         sizes = []
@@ -183,6 +193,18 @@ class Search:
             key=lambda s: (s.bound_ns * (s.num_micro_batches + fill) // s.num_micro_batches, s.size),
         )
 
+    def _scout(self, builder: TableBuilder) -> None:
+        """Looks for a first plan among slices that suit a pace not far above the ideal one.
+
+        An incumbent makes every table after it small, the first one too. Where none is found the search
+        starts without one.
+        """
+        if self.options.pruning is not Pruning.SAFE or self.composer.cutoff_ns < FAR_NS:
+            return
+        size = self._sizes[0]
+        problem = self._problem(size, builder, size.reference.least_period_s() * _SCOUT_PACE)
+        self.composer.scout(0, problem)
+
     def _consider(self, idx: int, size: MicroBatch, builder: TableBuilder) -> None:
         composer, pruning = self.composer, self.options.pruning
         if pruning is not Pruning.NONE and size.bound_ns >= composer.cutoff_ns:
@@ -192,19 +214,28 @@ class Search:
         max_time_s = float("inf")
         if pruning is not Pruning.NONE and composer.cutoff_ns < FAR_NS:
             max_time_s = composer.reach_ns / max(size.num_micro_batches - 1, 1) / NS_PER_S
+        problem = self._problem(size, builder, max_time_s)
+        self._problems[size.num_micro_batches] = problem
+        self.considered.append(size.size)
+        composer.consider(idx, problem)
+        if self.progress is not None and composer.best is not None:
+            best = composer.best.time_ns / NS_PER_S
+            options = len(problem.pieces)
+            self.progress(f"micro-batch {size.size}: {options} options, best so far {best:.4g} s")
+
+    def _problem(self, size: MicroBatch, builder: TableBuilder, max_time_s: float) -> Problem:
+        """Asks the parallelizers about one micro-batch size and states the composition problem."""
         rules = PairRules(
             self.atoms,
             self.model.has_moe,
             size.reference,
-            pruning,
+            self.options.pruning,
             max_time_s,
             self._allowed_slices(),
         )
         tables = builder.build(size.size, rules, self._max_in_flight(size), max_time_s)
-        self._tables[size.num_micro_batches] = tables
         self.counts.update(tables.counts)
         self.rejections += tables.rejections
-        self.considered.append(size.size)
         expected, at_best = class_edges(self.cluster, self.space, size.cuts)
         problem = Problem(
             num_atoms=len(self.atoms),
@@ -217,11 +248,8 @@ class Search:
             num_stages=self.job.pins.pp,
             runs=tables.runs,
         )
-        self._problems[size.num_micro_batches] = problem
-        composer.consider(idx, problem)
-        if self.progress is not None and composer.best is not None:
-            best = composer.best.time_ns / NS_PER_S
-            self.progress(f"micro-batch {size.size}: {len(tables.pieces)} options, best so far {best:.4g} s")
+        self._contexts[id(problem)] = (problem, size, tables)
+        return problem
 
     def _end_step_ns(self) -> IntArray:
         if not self.model.tied_embeddings:
@@ -257,8 +285,7 @@ class Search:
         return iteration_ns(self._pipeline(problem, chain)[0])
 
     def _pipeline(self, problem: Problem, chain: Chain) -> tuple[SimPipeline, tuple[Placement, ...]]:
-        tables = self._tables[problem.num_micro_batches]
-        size = next(s for s in self._sizes if s.num_micro_batches == problem.num_micro_batches)
+        _, size, tables = self._contexts[id(problem)]
         times: list[StageTimes] = []
         windows: list[int] = []
         spans: list[tuple[int, Portion]] = []
@@ -304,9 +331,7 @@ class Search:
         return best
 
     def _found(self, candidate: Candidate) -> Found:
-        size = self._sizes[candidate.problem_idx]
-        tables = self._tables[size.num_micro_batches]
-        problem = candidate.problem
+        problem, size, tables = self._contexts[id(candidate.problem)]
         pipeline, placements = self._pipeline(problem, candidate.chain)
         stages = tuple(choice for piece in candidate.chain.pieces for choice in tables.choices(piece))
         contended = simulate(pipeline).iteration_ns
