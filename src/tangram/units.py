@@ -95,6 +95,11 @@ def format_duration(seconds: float) -> str:
     return f"{seconds * 1e3:.3g} ms"
 
 
+def count_of(number: int, noun: str) -> str:
+    """Formats a count with its noun: ``1 stage``, ``2 stages``."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _split(text: str, expected: str, where: str | None) -> tuple[float, str]:
     match = _NUMBER_UNIT.fullmatch(text)
     if match is None:

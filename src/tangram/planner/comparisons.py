@@ -8,7 +8,7 @@ from tangram.plan.schema import Comparison
 from tangram.planner.fixed import best_fixed_ns, even_split
 from tangram.planner.search import Found, Search
 from tangram.planner.space import search_space
-from tangram.units import NS_PER_S
+from tangram.units import NS_PER_S, count_of
 
 
 def comparisons(search: Search, found: Found) -> list[Comparison]:
@@ -16,8 +16,8 @@ def comparisons(search: Search, found: Found) -> list[Comparison]:
     seconds = found.iteration_ns / NS_PER_S
     used = {s.portion.island.name for s in found.stages}
     gpus = sum(s.portion.num_gpus for s in found.stages)
-    plural = "" if len(used) == 1 else "s"
-    summary = f"{len(found.stages)} stages on {gpus} GPUs of {len(used)} island{plural}"
+    stages, islands = count_of(len(found.stages), "stage"), count_of(len(used), "island")
+    summary = f"{stages} on {count_of(gpus, 'GPU')} of {islands}"
     return [
         _single_island(search, found),
         _even_split(search),
@@ -51,7 +51,8 @@ def _single_island(search: Search, found: Found) -> Comparison:
         )
         plan = alone.run()
         if plan is not None and (best is None or plan.iteration_ns < best[0]):
-            best = plan.iteration_ns, f"{island.num_gpus}x {island.gpu.name} alone, {len(plan.stages)} stages"
+            stages = count_of(len(plan.stages), "stage")
+            best = plan.iteration_ns, f"{island.num_gpus}x {island.gpu.name} alone, {stages}"
     if best is None:
         reason = "no island holds the model by itself"
         return Comparison(name=name, iteration_time_s=None, summary="one island alone", reason=reason)
@@ -61,9 +62,9 @@ def _single_island(search: Search, found: Found) -> Comparison:
 def _even_split(search: Search) -> Comparison:
     """Every node one stage, layers split evenly, as one would type it."""
     stages = even_split(search.atoms, search.space.islands)
-    layers = [sum(1 for a in search.atoms[s.start : s.stop] if a.layer_idxs) for s in stages]
+    layers = [len({i for a in search.atoms[s.start : s.stop] for i in a.layer_idxs}) for s in stages]
     counts = "/".join(map(str, layers)) if len(layers) <= 8 else f"{min(layers)} to {max(layers)}"
-    summary = f"{len(stages)} nodes, {counts} atoms each, best degrees per stage"
+    summary = f"{count_of(len(stages), 'node')}, {counts} layers, best degrees per stage"
     found = best_fixed_ns(search, stages)
     if found is None:
         reason = "does not fit at any micro-batch size: the smallest node would need more memory than it has"
