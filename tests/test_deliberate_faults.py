@@ -308,7 +308,7 @@ FAULTS = (
         "pruning takes two GPUs for one",
         Reference.slice_times_s,
         "(_SAFETY / num_gpus)",
-        "(4.0 / num_gpus)",
+        "(2.0 / num_gpus)",
         pruning,
     ),
 )
