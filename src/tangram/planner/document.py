@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from math import lcm
 
 from tangram._version import VERSION
 from tangram.cluster.spec import Assumption, Cluster, GpuSpec, Island
+from tangram.cluster.tolerances import Tolerances
 from tangram.cost.constants import basis_note, stack_constants
 from tangram.job import Job
 from tangram.model.atoms import Atom
@@ -185,3 +187,9 @@ def assumed_overlaps(job: Job) -> dict[str, float]:
         "expert_parallel": 0.0,
         "point_to_point": 1.0 if job.overlap_p2p else 0.0,
     }
+
+
+def stated_tolerances(tolerances: Tolerances) -> dict[str, float | None]:
+    """Returns the tolerances as a document states them: null is infinite."""
+    values = {name: getattr(tolerances, name) for name in ("compute", "memory", "intra", "network")}
+    return {name: None if math.isinf(value) else value for name, value in values.items()}

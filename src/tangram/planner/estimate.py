@@ -20,7 +20,7 @@ from tangram.model.atoms import Atom, cut_atoms
 from tangram.model.spec import ModelSpec
 from tangram.parallelizers.protocols import StageChoice
 from tangram.plan.schema import BoundSection, GpuSlot, IdleSection, PlanDocument, SearchSection
-from tangram.planner.document import place_pipeline, plan_document
+from tangram.planner.document import place_pipeline, plan_document, stated_tolerances
 from tangram.planner.edges import boundaries, placed_edge
 from tangram.planner.placement import Placement, Slot, place
 from tangram.planner.reference import reference
@@ -101,7 +101,7 @@ def estimate(
         cluster=cluster,
         islands=islands,
         granularity="layer",
-        tolerances={n: getattr(tolerances, n) for n in ("compute", "memory", "intra", "network")},
+        tolerances=stated_tolerances(tolerances),
         precision_reason=precision_reason,
         assumptions=[*cluster.assumptions, *assumptions],
         bound=BoundSection(
@@ -124,6 +124,13 @@ def estimate(
 def _check_layers(model: ModelSpec, stages: Sequence[DictatedStage]) -> None:
     if not stages:
         raise InputError("no stage is given", where="--stages")
+    for idx, stage in enumerate(stages):
+        if stage.num_layers < 1 and 0 < idx < len(stages) - 1:
+            raise InputError(
+                f"stage {idx} has no layer",
+                where="--stages",
+                hint="only the first and the last stage may have none",
+            )
     total = sum(stage.num_layers for stage in stages)
     if total != model.num_layers:
         raise InputError(

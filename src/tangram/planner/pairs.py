@@ -66,8 +66,8 @@ class PairRules:
         starts, stops = np.nonzero(alive)
         found = list(zip(starts.tolist(), stops.tolist(), strict=True))
         if self.pruning is not Pruning.NONE:
-            contents = np.unique(_contents(tuple(a.fingerprint for a in self.atoms))[alive])
-            counts["removed_redundant"] += len(found) - len(contents)
+            contents = _contents(tuple(a.fingerprint for a in self.atoms))[alive]
+            counts["removed_redundant"] += len(found) - len(set(contents.tolist()))
         return found
 
     def _all_slices(self) -> BoolArray:

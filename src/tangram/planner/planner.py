@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +14,7 @@ from tangram.model.spec import ModelSpec
 from tangram.plan.schema import PlanDocument, SearchSection
 from tangram.planner.bounds import bound_section
 from tangram.planner.comparisons import comparisons
-from tangram.planner.document import place_pipeline, plan_document
+from tangram.planner.document import place_pipeline, plan_document, stated_tolerances
 from tangram.planner.idle import idle_sections
 from tangram.planner.options import PlanOptions
 from tangram.planner.pin_checks import check_pins
@@ -77,7 +76,7 @@ def plan(
             cluster=cluster,
             islands=islands,
             granularity=str(options.granularity),
-            tolerances=_tolerances(options),
+            tolerances=stated_tolerances(options.tolerances),
             precision_reason=precision_reason,
             assumptions=[*cluster.assumptions, *assumptions, *_notes(search)],
             bound=bound,
@@ -100,11 +99,6 @@ class _Clock:
         yield
         if self._stats is not None:
             self._stats[name] = time.perf_counter() - began
-
-
-def _tolerances(options: PlanOptions) -> dict[str, float | None]:
-    values = {name: getattr(options.tolerances, name) for name in ("compute", "memory", "intra", "network")}
-    return {name: None if math.isinf(value) else value for name, value in values.items()}
 
 
 def _notes(search: Search) -> list[Assumption]:

@@ -12,17 +12,19 @@ the time.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 from collections import Counter
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from math import floor
+from typing import TYPE_CHECKING
 
 from tangram.cost.stage import stage_cost
 from tangram.parallelizers.guard import guarded_plan
 from tangram.parallelizers.protocols import SlicePlan, SlicePlanner, SliceRequest, TableRequest
+
+if TYPE_CHECKING:
+    from concurrent.futures import ProcessPoolExecutor
 
 POOL_THRESHOLD_S = 2.0
 QUERY_BUDGET_S = 60.0
@@ -95,6 +97,10 @@ class SliceQueries:
 
     def _started(self) -> ProcessPoolExecutor:
         if self._pool is None:
+            # Imported where it is needed: most plans start no process.
+            import multiprocessing
+            from concurrent.futures import ProcessPoolExecutor
+
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(self._num_workers(), mp_context=context)
         return self._pool

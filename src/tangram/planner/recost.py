@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 
+from tangram.cluster.islands import build_islands
 from tangram.cluster.spec import Cluster, Island, Portion
+from tangram.cluster.tolerances import Tolerances
 from tangram.cost.transfer import tied_sync_s
 from tangram.cost.types import StageConfig
 from tangram.job import Recompute
 from tangram.model.atoms import Atom, cut_atoms, parse_granularity
 from tangram.parallelizers.protocols import StageChoice
-from tangram.plan.schema import PlanDocument, StageSection
+from tangram.plan.schema import IslandSection, PlanDocument, StageSection
 from tangram.plan.violation import Violation
 from tangram.planner.document import place_pipeline, prediction
 from tangram.planner.edges import placed_edge
@@ -43,7 +45,7 @@ def recost_plan(doc: PlanDocument) -> PlacedPipeline:
     model, cluster, job = doc.model.to_spec(), doc.cluster.to_cluster(), doc.job.to_job()
     atoms = cut_atoms(model, parse_granularity(doc.granularity))
     pipeline = doc.pipelines[0]
-    islands = {section.name: section.to_island(cluster) for section in doc.islands}
+    islands = {island.name: island for island in _islands(doc, cluster)}
     choices = tuple(_choice(stage, islands[stage.island], atoms) for stage in pipeline.stages)
     placements = tuple(
         _placement(stage, choice, cluster) for stage, choice in zip(pipeline.stages, choices, strict=True)
@@ -82,8 +84,17 @@ def cost_violations(doc: PlanDocument) -> list[Violation]:
     """
     if doc.prediction.basis != "formula":
         return []
+    rebuilt = {i.name: IslandSection.of(i) for i in _islands(doc, doc.cluster.to_cluster())}
+    found = [
+        Violation(
+            "island-differs", f"islands[{idx}]", f"{stated.name} is not what these nodes and tolerances give"
+        )
+        for idx, stated in enumerate(doc.islands)
+        if not _same_island(stated, rebuilt.get(stated.name))
+    ]
+    if found:
+        return found
     placed = recost_plan(doc)
-    found: list[Violation] = []
     for idx, stage in enumerate(doc.pipelines[0].stages):
         where = f"pipelines[0].stages[{idx}].predicted"
         sim, cost = placed.pipeline.stages[idx], placed.cost(idx)
@@ -100,6 +111,29 @@ def cost_violations(doc: PlanDocument) -> list[Violation]:
     again = prediction(placed, simulate(placed.pipeline))
     pairs = {"iteration_time_s": (doc.prediction.iteration_time_s, again.iteration_time_s)}
     return found + _differences(pairs, "prediction", "iteration-time-differs")
+
+
+def _islands(doc: PlanDocument, cluster: Cluster) -> tuple[Island, ...]:
+    """Builds the islands again from the nodes and the tolerances of the document."""
+    stated = {name: math.inf if value is None else value for name, value in doc.tolerances.items()}
+    usual = Tolerances()
+    tolerances = Tolerances(
+        compute=stated.get("compute", usual.compute),
+        memory=stated.get("memory", usual.memory),
+        intra=stated.get("intra", usual.intra),
+        network=stated.get("network", usual.network),
+    )
+    return build_islands(cluster, doc.job.precision, tolerances)
+
+
+def _same_island(stated: IslandSection, rebuilt: IslandSection | None) -> bool:
+    if rebuilt is None or stated.nodes != rebuilt.nodes or stated.gpu != rebuilt.gpu:
+        return False
+    numbers = [name for name in IslandSection.model_fields if name not in ("name", "nodes", "gpu", "reasons")]
+    return all(
+        math.isclose(getattr(stated, name), getattr(rebuilt, name), rel_tol=RELATIVE_TOLERANCE)
+        for name in numbers
+    )
 
 
 def _differences(pairs: dict[str, tuple[float, float]], where: str, code: str) -> list[Violation]:

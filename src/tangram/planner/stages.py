@@ -175,7 +175,8 @@ def _reason(placed: PlacedPipeline, idx: int, cost: StageCost, num_layers: int) 
     if idx == placed.bottleneck:
         pace = "this stage sets the pace"
     else:
-        pace = f"{100 * (1 - times[idx] / slowest):.0f} % below the pace"
+        spare = 100 * (1 - times[idx] / slowest)
+        pace = f"{spare:.0f} % quicker than the pace" if spare >= 0.5 else "at the pace"
     clauses = [f"{held} per micro-batch: {pace}"]
     again = sum(choice.recomputed)
     if again:
@@ -184,5 +185,9 @@ def _reason(placed: PlacedPipeline, idx: int, cost: StageCost, num_layers: int) 
             f"{placed.pipeline.stages[idx].in_flight} micro-batches in flight would not fit otherwise"
         )
     headroom = cost.capacity_bytes - cost.peak_bytes
-    clauses.append(f"{format_bytes(headroom)} of memory left")
+    clauses.append(
+        f"{format_bytes(headroom)} of memory left"
+        if headroom >= 0
+        else f"{format_bytes(-headroom)} too much to fit"
+    )
     return "; ".join(clauses)
