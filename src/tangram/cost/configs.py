@@ -73,7 +73,7 @@ def legal_configs(model: ModelSpec, portion: Portion, micro_batch: int, job: Job
 def tensor_parallel_degrees(model: ModelSpec, gpus: int) -> list[int]:
     """Returns the tp degrees that divide ``gpus`` and suit every layer of the model, ascending."""
     common = gpus
-    for layer in dict.fromkeys(model.layers):
+    for layer in model.distinct_layers:
         common = gcd(common, layer.attention.num_heads, layer.attention.num_kv_heads)
         if isinstance(layer.feed_forward, FeedForwardSpec):
             common = gcd(common, layer.feed_forward.intermediate_size)
@@ -99,7 +99,7 @@ def _tensor_context(model: ModelSpec, portion: Portion, job: Job) -> list[tuple[
 def _expert_degrees(model: ModelSpec, num_gpus: int, tp: int, job: Job) -> list[tuple[int, int]]:
     """Returns pairs (expert tp, ep)."""
     pinned = job.pins.ep
-    mixtures = [layer.moe for layer in dict.fromkeys(model.layers) if layer.moe is not None]
+    mixtures = [layer.moe for layer in model.distinct_layers if layer.moe is not None]
     if not mixtures:
         return [(1, 1)] if pinned in (None, 1) else []
     num_experts = gcd(*(moe.num_experts for moe in mixtures))

@@ -127,6 +127,12 @@ class ModelSpec:
         return len(self.layers)
 
     @property
+    def distinct_layers(self) -> tuple[LayerSpec, ...]:
+        """The different layers, in order of first appearance."""
+        # Equal layers are mostly one object; telling those apart first saves hashing all of them.
+        return tuple(dict.fromkeys({id(layer): layer for layer in self.layers}.values()))
+
+    @property
     def has_moe(self) -> bool:
         """Whether any layer has experts."""
-        return any(layer.moe is not None for layer in self.layers)
+        return any(layer.moe is not None for layer in self.distinct_layers)

@@ -125,6 +125,11 @@ class FrontierSearch:
     _num_labels: int = 0
     _complete: list[tuple[int, int]] = field(default_factory=list)
     _exhausted: bool = True
+    _taken: IntArray = field(init=False)
+
+    def __post_init__(self) -> None:
+        pieces = self.problem.pieces
+        self._taken = pieces.gpus * self.guide.lattice.strides[pieces.island]
 
     def run(self) -> SearchResult:
         """Searches from the last atom to the first."""
@@ -199,8 +204,7 @@ class FrontierSearch:
     ) -> None:
         problem, pieces = self.problem, self.problem.pieces
         island, gpus = pieces.island[idx], pieces.gpus[idx]
-        capacity = np.array(problem.capacity, dtype=np.int64)
-        fits = labels.used[:, island] + gpus <= capacity[island]
+        fits = labels.used[:, island] + gpus <= self.guide.lattice.capacity[island]
         if problem.num_stages is not None:
             fits &= labels.num_stages[:, None] + pieces.num_stages[idx] <= problem.num_stages
         extras = 1 if first else problem.max_extra_in_flight + 1
@@ -222,10 +226,9 @@ class FrontierSearch:
         test first.
         """
         pieces, lattice = self.problem.pieces, self.guide.lattice
-        code = (np.array(lattice.capacity, dtype=np.int64) - labels.used) @ lattice.strides
-        taken = pieces.gpus * lattice.strides[pieces.island]
+        code = lattice.left(labels.used)
         level = self.guide.level(window)[row]
-        time = self.guide.time_ns[level, pieces.start[piece], code[row] - taken[piece]]
+        time = self.guide.time_ns[level, pieces.start[piece], code[row] - self._taken[piece]]
         least = labels.values[row, 0] + pieces.time_ns[piece] + time
         keep = np.flatnonzero(least < self.cutoff_ns)
         return row[keep], piece[keep]
@@ -324,8 +327,7 @@ class FrontierSearch:
     def _with_rest(self, values: IntArray, used: IntArray, start: IntArray, window: IntArray) -> IntArray:
         """What the best completion of each label takes at least (exact for complete ones)."""
         m = self.problem.num_micro_batches
-        lattice = self.guide.lattice
-        left = (np.array(lattice.capacity, dtype=np.int64) - used) @ lattice.strides
+        left = self.guide.lattice.left(used)
         at = (self.guide.level(window), start, left)
         time = self.guide.time_ns[at]
         pace = np.where(time >= FAR_NS, 0, self.guide.period_ns[at])

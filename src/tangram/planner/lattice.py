@@ -16,6 +16,7 @@ Complexity: ``O(levels x slices x lattice)`` additions, done as one numpy operat
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -24,27 +25,36 @@ from tangram.cost.types import IntArray
 from tangram.planner.problem import FAR_NS, Problem
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Lattice:
-    """Mixed-radix numbering of how many units of each island are in use."""
+    """Mixed-radix numbering of how many units of each island are in use.
 
-    capacity: tuple[int, ...]
+    Attributes:
+        capacity: Units of each island; shape ``(num_islands,)``.
+        shape: Units of each island, plus one.
+        strides: What one unit of each island adds to a code; shape ``(num_islands,)``.
+    """
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Units of each island, plus one."""
-        return tuple(c + 1 for c in self.capacity)
+    capacity: IntArray
+    shape: tuple[int, ...]
+    strides: IntArray
+
+    @staticmethod
+    def of(capacity: tuple[int, ...]) -> Lattice:
+        """Numbers the points of a cluster."""
+        shape = tuple(units + 1 for units in capacity)
+        strides = [prod(shape[k + 1 :]) for k in range(len(shape))]
+        return Lattice(np.array(capacity, dtype=np.int64), shape, np.array(strides, dtype=np.int64))
 
     @property
     def size(self) -> int:
         """Number of points."""
-        return int(np.prod(self.shape))
+        return prod(self.shape)
 
-    @property
-    def strides(self) -> IntArray:
-        """What one unit of each island adds to a code."""
-        tail = [int(np.prod(self.shape[k + 1 :])) for k in range(len(self.capacity))]
-        return np.array(tail, dtype=np.int64)
+    def left(self, used: IntArray) -> IntArray:
+        """Returns the codes of what is left; ``used`` has shape ``(..., num_islands)``."""
+        codes: IntArray = (self.capacity - used) @ self.strides
+        return codes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +96,7 @@ def prefix_bound(problem: Problem, max_period_ns: int, levels: int = 1) -> Prefi
     The pace of a piece is the smaller of what the closed form and the lower bound make of it, so that one
     guide serves both objectives.
     """
-    lattice = Lattice(problem.capacity)
+    lattice = Lattice.of(problem.capacity)
     shape = (levels, problem.num_atoms + 1, *lattice.shape)
     time = np.full(shape, FAR_NS, dtype=np.int64)
     period = np.full(shape, FAR_NS, dtype=np.int64)

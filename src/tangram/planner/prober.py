@@ -94,7 +94,7 @@ class Prober:
         """
         guide, pieces, m = self.guide(cutoff_ns), self.problem.pieces, self.problem.num_micro_batches
         tail = np.flatnonzero(pieces.stop == self.problem.num_atoms)
-        everything = np.array(self.problem.capacity, dtype=np.int64) @ guide.lattice.strides
+        everything = guide.lattice.capacity @ guide.lattice.strides
         left = everything - guide.lattice.strides[pieces.island[tail]] * pieces.gpus[tail]
         at = (guide.level(1 + pieces.span[tail]), pieces.start[tail], left)
         fill = guide.time_ns[at] + pieces.time_ns[tail]
