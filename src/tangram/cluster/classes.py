@@ -7,18 +7,17 @@ them alike, and, for the nodes of a mixed host, their hosts are made up alike.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from tangram.cluster.spec import Cluster, Node
+from tangram.cluster.tolerances import BoolArray, FloatArray
 from tangram.job import Precision
-
-FloatArray = npt.NDArray[np.float64]
-BoolArray = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +67,7 @@ def classify(cluster: Cluster, precision: Precision) -> tuple[tuple[NodeClass, .
     """
     classes = _classes(cluster, precision)
     network = _network(cluster, classes)
-    order = sorted(range(len(classes)), key=lambda idx: _rank(idx, classes, network))
+    order = _order(classes, network)
     by_order = np.ix_(order, order)
     return tuple(classes[idx] for idx in order), ClassNetwork(
         network.bandwidth_bytes_per_s[by_order], network.latency_s[by_order], network.exists[by_order]
@@ -169,19 +168,49 @@ def _exists(classes: list[NodeClass]) -> BoolArray:
     return exists
 
 
-def _rank(idx: int, classes: list[NodeClass], network: ClassNetwork) -> tuple[object, ...]:
-    """Sort key of a class: what it is, how it is linked, and at the very last its name."""
-    node_class, node = classes[idx], classes[idx].first
-    sizes = [len(c.nodes) for c in classes]
-    links = sorted(zip(network.bandwidth_bytes_per_s[idx].tolist(), sizes, strict=True), reverse=True)
+def _order(classes: list[NodeClass], network: ClassNetwork) -> list[int]:
+    """Sorts classes by what they are, then by how they are linked, and only at the very last by name.
+
+    Classes that look alike are told apart by what they are linked to, round after round, until no round tells
+    more of them apart (colour refinement).
+    """
+    ranks = _dense_ranks([_looks(node_class) for node_class in classes])
+    while True:
+        counts = Counter(ranks)
+        finer = _dense_ranks(
+            [
+                (rank, _links_of(idx, ranks, network) if counts[rank] > 1 else ())
+                for idx, rank in enumerate(ranks)
+            ]
+        )
+        if finer == ranks:
+            break
+        ranks = finer
+    return sorted(range(len(classes)), key=lambda idx: (ranks[idx], classes[idx].first.name))
+
+
+def _looks(node_class: NodeClass) -> tuple[object, ...]:
+    node = node_class.first
     return (
         -node_class.rate_flop_per_s,
         -node.gpu.usable_memory_bytes,
         node.gpu.name,
         -node.num_gpus,
         -node.intra_bandwidth_bytes_per_s,
+        node.intra_latency_s,
         -node.nic_bandwidth_bytes_per_s,
         -len(node_class.nodes),
-        [(-rate, -size) for rate, size in links],
-        node.name,
     )
+
+
+def _links_of(idx: int, ranks: list[int], network: ClassNetwork) -> tuple[tuple[object, ...], ...]:
+    rates = (-network.bandwidth_bytes_per_s[idx]).tolist()
+    latencies, exists = network.latency_s[idx].tolist(), network.exists[idx].tolist()
+    itself = [other == idx for other in range(len(ranks))]
+    return tuple(sorted(zip(ranks, itself, exists, rates, latencies, strict=True)))
+
+
+def _dense_ranks(keys: list[tuple[Any, ...]]) -> list[int]:
+    """Replaces keys by their rank among the distinct keys: 0, 1, 2 and so on."""
+    rank = {key: at for at, (key, _) in enumerate(groupby(sorted(keys)))} if keys else {}
+    return [rank[key] for key in keys]

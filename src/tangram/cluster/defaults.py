@@ -1,7 +1,7 @@
 """What is assumed of a cluster where its description is silent, shared by the file reader and the shorthand.
 
-The latencies are of one message between two GPUs inside a running NCCL collective or point-to-point, software
-included. They are estimates: a small all-reduce over 8 NVLink GPUs takes from some 30 us (H100, recent NCCL) to
+The latencies are of one message between two GPUs inside a running NCCL collective or point-to-point,
+software included. They are estimates: a small all-reduce over 8 NVLink GPUs takes from 30 us (H100) to
 90 us (A100, the table that vTrain publishes), which is 2 to 7 us for each of its 14 steps.
 """
 

@@ -19,12 +19,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 
-from tangram.cluster.classes import BoolArray, ClassNetwork, FloatArray, NodeClass
-from tangram.cluster.tolerances import Tolerances, alike
+from tangram.cluster.block_pairs import BlockPairs, pair_up
+from tangram.cluster.classes import ClassNetwork, NodeClass
+from tangram.cluster.tolerances import BoolArray, FloatArray, Tolerances, alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,13 +138,13 @@ class Grouping:
     def _join(self, blocks: list[Block]) -> list[Block]:
         while len(blocks) > 1:
             blocks = sorted(blocks, key=lambda block: block.members)
-            possible = self._joinable(blocks)
-            groups = [group for group in components(possible) if len(group) > 1]
+            pairs = pair_up([b.members for b in blocks], self.classes, self.network, self.tolerances)
+            groups = [group for group in components(pairs.possible) if len(group) > 1]
             if not groups:
                 break
             joined: set[int] = set()
             for group in groups:
-                chosen = group if self._fits(blocks, group) else self._best_pair(blocks, group, possible)
+                chosen = group if self._fits(blocks, group) else self._best_pair(blocks, group, pairs)
                 joined.update(chosen)
                 members = tuple(sorted(idx for at in chosen for idx in blocks[at].members))
                 blocks.append(Block(members, True))
@@ -155,50 +155,16 @@ class Grouping:
         members = [idx for at in chosen for idx in blocks[at].members]
         return self.nodes_alike(members) and self.links_even(members) and self.near(members)
 
-    def _best_pair(
-        self, blocks: Sequence[Block], group: Sequence[int], possible: BoolArray
-    ) -> tuple[int, int]:
-        """The pair with the fastest links between its halves, then the largest, then the first."""
-
-        def key(pair: tuple[int, int]) -> tuple[float, int, tuple[int, int]]:
-            a, b = (list(blocks[at].members) for at in pair)
-            slowest = float(self.network.bandwidth_bytes_per_s[np.ix_(a, b)].min())
-            return -slowest, -sum(len(self.classes[idx].nodes) for idx in a + b), pair
-
-        return min((pair for pair in combinations(sorted(group), 2) if possible[pair]), key=key)
-
-    def _joinable(self, blocks: Sequence[Block]) -> BoolArray:
-        """Which pairs of blocks form an island together, as a symmetric matrix."""
-        candidates = self._near_pairs(blocks)
-        possible = np.zeros_like(candidates)
-        for a, b in np.argwhere(np.triu(candidates, 1)).tolist():
-            possible[a, b] = possible[b, a] = self._fits(blocks, (a, b))
-        return possible
-
-    def _near_pairs(self, blocks: Sequence[Block]) -> BoolArray:
-        """Pairs that pass a cheap necessary part of the conditions, for all pairs at once.
-
-        For the first node of one block, no block outside the pair may be linked faster than the slowest
-        link to the other block; and the nodes must have equal numbers of GPUs.
-        """
-        firsts = [block.members[0] for block in blocks]
-        rate = self.network.bandwidth_bytes_per_s[firsts]
-        exists = self.network.exists[firsts]
-        slowest = np.stack(
-            [np.where(exists, rate, np.inf)[:, list(block.members)].min(axis=1) for block in blocks], axis=1
-        )
-        fastest = np.stack(
-            [np.where(exists, rate, 0.0)[:, list(block.members)].max(axis=1) for block in blocks], axis=1
-        )
-        np.fill_diagonal(fastest, 0.0)
-        best = fastest.max(axis=1, keepdims=True)
-        is_best = fastest == best
-        second = np.where(is_best, -np.inf, fastest).max(axis=1, keepdims=True)
-        only_best = is_best & (is_best.sum(axis=1, keepdims=True) == 1)
-        near = slowest >= np.where(only_best, np.maximum(second, 0.0), best)
-        gpus = np.array([self.classes[idx].first.num_gpus for idx in firsts])
-        pairs: BoolArray = near & near.T & (gpus[:, None] == gpus[None, :])
-        return pairs
+    def _best_pair(self, blocks: Sequence[Block], group: Sequence[int], pairs: BlockPairs) -> list[int]:
+        """The pair with the fastest links between its halves, then the largest, then the first in order."""
+        size = [sum(len(self.classes[idx].nodes) for idx in block.members) for block in blocks]
+        inside = np.ix_(group, group)
+        a, b = np.nonzero(np.triu(pairs.possible[inside], 1))
+        slowest = pairs.slowest_bytes_per_s[inside][a, b]
+        latency_s = pairs.latency_s[inside][a, b]
+        sizes = np.array(size)[group]
+        best = np.lexsort((b, a, -(sizes[a] + sizes[b]), latency_s, -slowest))[0]
+        return [group[a[best]], group[b[best]]]
 
 
 def components(linked: BoolArray) -> list[list[int]]:

@@ -28,12 +28,10 @@ def reasons(
         precision: The job's.
     """
     block = blocks[at]
-    first = grouping.classes[block.members[0]]
     found: list[str] = []
-    if first.rate_flop_per_s == 0:
-        found.append(
-            f"{first.first.gpu.name} has no {precision} arithmetic, so it can take no part in the job"
-        )
+    if grouping.classes[block.members[0]].rate_flop_per_s == 0:
+        parts = dict.fromkeys(grouping.classes[idx].first.gpu.name for idx in block.members)
+        found.append(f"without {precision} arithmetic, so of no use to the job: {', '.join(parts)}")
     if not block.whole:
         found.append(_alone(grouping, block))
     others = [other for other in range(len(blocks)) if other != at]
@@ -61,7 +59,7 @@ def _boundary(grouping: Grouping, blocks: Sequence[Block], at: int, other: int, 
         fastest = float(grouping.inner_links(union).max())
         if fastest > between.min():
             factor = fastest / float(between.min())
-            return f"{slow}, {factor:.2g}x slower than the {format_bandwidth(fastest)} inside"
+            return f"{slow}, {_ratio(factor)}x slower than the {format_bandwidth(fastest)} inside"
         return f"{slow}, faster than the links inside"
     rival = _nearer(grouping, blocks, at, other)
     if rival is not None:
@@ -96,7 +94,9 @@ def _differences(grouping: Grouping, block: Block, other: Block) -> list[str]:
 
 
 def _ratio(ratio: float) -> str:
-    """Two digits, or as many as tell the ratio from 1."""
+    """One digit after the point where it says something, or as many as tell the ratio from 1."""
+    if ratio >= 100:
+        return f"{ratio:.0f}"
     return f"{ratio:.1f}" if ratio >= 1.15 else f"{ratio:.3g}"
 
 
@@ -107,14 +107,17 @@ def _links(grouping: Grouping, block: Block, other: Block) -> np.ndarray:
 
 
 def _nearer(grouping: Grouping, blocks: Sequence[Block], at: int, other: int) -> tuple[int, float] | None:
-    """A third block that this one is linked to faster than to ``other``, with the bandwidth."""
-    limit = _links(grouping, blocks[at], blocks[other]).min()
-    for third in range(len(blocks)):
-        if third not in (at, other):
-            links = _links(grouping, blocks[at], blocks[third])
-            if links.size and links.max() > limit:
-                return third, float(links.max())
-    return None
+    """The third block that this one is linked to fastest, if faster than to ``other``, and the bandwidth."""
+    rows = list(blocks[at].members)
+    rates = np.where(grouping.network.exists[rows], grouping.network.bandwidth_bytes_per_s[rows], 0.0).max(
+        axis=0
+    )
+    rates[[*rows, *blocks[other].members]] = 0.0
+    fastest = int(rates.argmax())
+    if rates[fastest] <= _links(grouping, blocks[at], blocks[other]).min():
+        return None
+    third = next(idx for idx, block in enumerate(blocks) if fastest in block.members)
+    return third, float(rates[fastest])
 
 
 def _alone(grouping: Grouping, block: Block) -> str:

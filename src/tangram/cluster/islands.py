@@ -131,6 +131,9 @@ def _order(island: Island, precision: Precision) -> tuple[object, ...]:
         -island.intra_bandwidth_bytes_per_s,
         -island.inter_bandwidth_bytes_per_s,
         -island.nic_bandwidth_bytes_per_s,
+        island.intra_latency_s,
+        island.inter_latency_s,
+        sorted(Counter(node.gpu.name for node in island.nodes).items()),
         [node.name for node in island.nodes],
     )
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from tangram.errors import InputError
+
+FloatArray = npt.NDArray[np.float64]
+BoolArray = npt.NDArray[np.bool_]
 
 _SLACK = 1e-12
 """Relative slack of a comparison, so that 1.05 / 1.00 passes a tolerance of 0.05 in spite of rounding."""
@@ -48,3 +54,12 @@ def alike(low: float, high: float, tolerance: float) -> bool:
     if low <= 0:
         return high <= 0
     return high <= low * (1 + tolerance) * (1 + _SLACK)
+
+
+def all_alike(low: FloatArray, high: FloatArray, tolerance: float) -> BoolArray:
+    """:func:`alike`, element by element; no links at all (``low`` infinite) are alike."""
+    none = ~np.isfinite(low)
+    positive = np.where((low > 0) & ~none, low, 1.0)
+    within = high <= positive * (1 + tolerance) * (1 + _SLACK)
+    found: BoolArray = np.where(low > 0, within, high <= 0) | none
+    return found
