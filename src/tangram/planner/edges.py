@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,7 @@ from tangram.model.atoms import Atom
 from tangram.model.spec import ModelSpec
 from tangram.planner.placement import Placement
 from tangram.planner.problem import Edges
-from tangram.planner.space import SearchSpace
+from tangram.planner.space import LinkClass, SearchSpace
 from tangram.simulate.pipeline import SimEdge
 from tangram.units import NS_PER_S
 
@@ -48,23 +48,22 @@ def boundaries(model: ModelSpec, atoms: Sequence[Atom], micro_batch: int, job: J
 def class_edges(cluster: Cluster, space: SearchSpace, cuts: Boundaries) -> tuple[Edges, Edges]:
     """Returns transfer times between link classes: as to be expected, and as no placement can undercut.
 
-    Two stages of one island with several nodes are expected on different nodes; at best they share one.
-    Where links between two islands differ, the slowest is expected.
+    Two stages of one island with several nodes are expected on different nodes; at best they share one,
+    unless one of them takes whole nodes. Where links between two islands differ, the slowest is expected.
     """
-    expected, best = (
-        np.zeros((3, len(space.link_classes), len(space.link_classes)), dtype=np.int64) for _ in range(2)
-    )
-    pairs: dict[tuple[int, int], tuple[_Pair, _Pair]] = {}
-    for row, (a, nodes_a) in enumerate(space.link_classes):
-        for column, (b, nodes_b) in enumerate(space.link_classes):
-            if (a, b) not in pairs:
-                pairs[a, b] = _pair_ranges(cluster, space.islands[a], space.islands[b], cuts)
-            slow, fast = pairs[a, b]
-            width = min(nodes_a, nodes_b)
-            if a == b and (space.islands[a].num_nodes == 1 or width > 1):
-                slow = slow if width > 1 else fast
-            expected[:, row, column] = slow.columns(width)
-            best[:, row, column] = fast.columns(width)
+    num = len(space.link_classes)
+    expected, best = (np.zeros((3, num, num), dtype=np.int64) for _ in range(2))
+    for row, a in enumerate(space.link_classes):
+        for column, b in enumerate(space.link_classes):
+            width = min(a.num_nodes, b.num_nodes)
+            slow = [transfer(cluster, x, y, cuts.largest) for x, y in _expected_pairs(cluster, space, a, b)]
+            lanes = _lanes(space, a, b)
+            fast = [
+                transfer(cluster, x, y, cuts.smallest, lanes=lanes)
+                for x, y in _best_pairs(cluster, space, a, b)
+            ]
+            expected[:, row, column] = _columns(slow, max, width)
+            best[:, row, column] = _columns(fast, min, width)
     return Edges(*expected), Edges(*best)
 
 
@@ -72,48 +71,49 @@ def least_tied_ns(cluster: Cluster, space: SearchSpace, num_bytes: float) -> Int
     """Returns, per link class of an end stage, the least time in which it can keep a tied embedding equal
     to the other end's: over all classes that the other end may have, at the best link.
     """
-    classes = space.link_classes
-    least = np.zeros(len(classes), dtype=np.int64)
-    for row, (a, nodes_a) in enumerate(classes):
-        times = []
-        for b, nodes_b in classes:
-            first, second = space.islands[a], space.islands[b]
-            lanes = min(first.gpus_per_node, second.gpus_per_node)
-            singles = [
-                tied_sync_s(cluster, (x,), (y,), num_bytes, lanes=lanes)
-                for x in representatives(cluster, first)
-                for y in representatives(cluster, second)
-            ]
-            times.append(min(singles) / min(nodes_a, nodes_b))
+    least = np.zeros(len(space.link_classes), dtype=np.int64)
+    for row, a in enumerate(space.link_classes):
+        times = [
+            tied_sync_s(cluster, x, y, num_bytes, lanes=_lanes(space, a, b)) / min(a.num_nodes, b.num_nodes)
+            for b in space.link_classes
+            for x, y in _best_pairs(cluster, space, a, b)
+        ]
         least[row] = int(min(times) * NS_PER_S)
     return least
 
 
-@dataclass(frozen=True, slots=True)
-class _Pair:
-    latency_s: float
-    occupancy_s: float
+def _columns(
+    transfers: Sequence[Transfer], pick: Callable[[Iterable[float]], float], width: int
+) -> list[int]:
+    """One-way time, round trip and occupancy, in ns, of the slowest or fastest link times ``width`` of its
+    kind.
+    """
+    occupancy = round(pick(t.occupancy_s for t in transfers) / width * NS_PER_S)
+    one_way = round(pick(t.latency_s for t in transfers) * NS_PER_S) + occupancy
+    return [one_way, 2 * one_way, occupancy]
 
-    def columns(self, width: int) -> tuple[int, int, int]:
-        occupancy = round(self.occupancy_s / width * NS_PER_S)
-        one_way = round(self.latency_s * NS_PER_S) + occupancy
-        return one_way, 2 * one_way, occupancy
+
+def _lanes(space: SearchSpace, a: LinkClass, b: LinkClass) -> int:
+    """The most pairs of GPUs that can talk at once inside a node."""
+    return min(space.islands[a.island].gpus_per_node, space.islands[b.island].gpus_per_node)
 
 
-def _pair_ranges(cluster: Cluster, a: Island, b: Island, cuts: Boundaries) -> tuple[_Pair, _Pair]:
-    """The slowest and the fastest link between single nodes of two islands (or inside one node)."""
-    slow: list[Transfer] = []
-    fast: list[Transfer] = []
-    for x in representatives(cluster, a):
-        for y in representatives(cluster, b):
-            lanes = min(a.gpus_per_node, b.gpus_per_node)
-            fast.append(transfer(cluster, (x,), (y,), cuts.smallest, lanes=lanes))
-            if x.name != y.name or a.num_nodes == 1:
-                slow.append(transfer(cluster, (x,), (y,), cuts.largest))
-    return (
-        _Pair(max(t.latency_s for t in slow), max(t.occupancy_s for t in slow)),
-        _Pair(min(t.latency_s for t in fast), min(t.occupancy_s for t in fast)),
-    )
+NodePair = tuple[tuple[Node], tuple[Node]]
+
+
+def _expected_pairs(cluster: Cluster, space: SearchSpace, a: LinkClass, b: LinkClass) -> list[NodePair]:
+    """Pairs of single nodes: different ones where there are any."""
+    first, second = space.islands[a.island], space.islands[b.island]
+    pairs = [((x,), (y,)) for x in representatives(cluster, first) for y in representatives(cluster, second)]
+    return [(x, y) for x, y in pairs if x[0].name != y[0].name] or pairs
+
+
+def _best_pairs(cluster: Cluster, space: SearchSpace, a: LinkClass, b: LinkClass) -> list[NodePair]:
+    """Pairs of single nodes, the same one only for two stages that may share it."""
+    apart = _expected_pairs(cluster, space, a, b)
+    if a.island != b.island or a.whole or b.whole:
+        return apart
+    return [(x, x) for x, _ in apart]
 
 
 def representatives(cluster: Cluster, island: Island) -> list[Node]:

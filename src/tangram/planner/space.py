@@ -18,6 +18,21 @@ LATTICE_LIMIT = 4_000
 _MANY_NODES = 12
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class LinkClass:
+    """What transfers of a stage depend on, before it is placed.
+
+    Attributes:
+        island: Index of the island.
+        num_nodes: Nodes touched.
+        whole: Whether the stage takes whole nodes, and so shares none.
+    """
+
+    island: int
+    num_nodes: int
+    whole: bool
+
+
 @dataclass(frozen=True, slots=True)
 class SearchSpace:
     """Islands and portions of one search.
@@ -29,7 +44,7 @@ class SearchSpace:
         portion_islands: Index into ``islands`` of each portion.
         units: GPUs that one unit of each island's counter stands for.
         capacity: Units of each island.
-        link_classes: Distinct (island index, nodes touched); transfers are told apart by them.
+        link_classes: Distinct classes of portions; transfers are told apart by them.
         portion_classes: Index into ``link_classes`` of each portion.
         notes: What was coarsened, in words.
     """
@@ -40,7 +55,7 @@ class SearchSpace:
     portion_islands: tuple[int, ...]
     units: tuple[int, ...]
     capacity: tuple[int, ...]
-    link_classes: tuple[tuple[int, int], ...]
+    link_classes: tuple[LinkClass, ...]
     portion_classes: tuple[int, ...]
     notes: tuple[str, ...]
 
@@ -74,7 +89,7 @@ def search_space(
     chosen: list[tuple[int, Portion]] = []
     for idx, island in enumerate(usable):
         chosen += [(idx, p) for p in _useful_portions(island) if p.num_gpus % units[idx] == 0]
-    keys = [(idx, p.num_nodes) for idx, p in chosen]
+    keys = [link_class(idx, p) for idx, p in chosen]
     classes = tuple(sorted(set(keys)))
     notes = tuple(
         f"{island.name} is counted in blocks of {unit} GPUs"
@@ -92,6 +107,11 @@ def search_space(
         portion_classes=tuple(classes.index(key) for key in keys),
         notes=notes,
     )
+
+
+def link_class(island: int, portion: Portion) -> LinkClass:
+    """Returns the class of a portion of an island."""
+    return LinkClass(island, portion.num_nodes, portion.gpus_per_node == portion.island.gpus_per_node)
 
 
 def _useful_portions(island: Island) -> list[Portion]:

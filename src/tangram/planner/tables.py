@@ -30,7 +30,7 @@ from tangram.parallelizers.registry import get_parallelizer
 from tangram.planner.pairs import PairRules
 from tangram.planner.problem import Pieces, StageTimes, piece_stages, run_piece, single_stage_pieces
 from tangram.planner.queries import SliceAnswer, SliceQueries
-from tangram.planner.space import SearchSpace
+from tangram.planner.space import SearchSpace, link_class
 from tangram.units import NS_PER_S
 
 NATIVE_TABLES = frozenset({"exact"})
@@ -231,9 +231,8 @@ class TableBuilder:
         payload: int,
     ) -> Pieces:
         island = self.space.portion_islands[portion_idx]
-        classes = self.space.link_classes
-        ends = answer.plan.stages[0].portion.num_nodes, answer.plan.stages[-1].portion.num_nodes
-        head, tail = (classes.index((island, nodes)) if (island, nodes) in classes else 0 for nodes in ends)
+        ends = answer.plan.stages[0].portion, answer.plan.stages[-1].portion
+        head, tail = (self.space.link_classes.index(link_class(island, portion)) for portion in ends)
         return run_piece(
             start=start,
             stop=stop,
