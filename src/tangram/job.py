@@ -138,7 +138,9 @@ class Job:
             )
 
     def micro_batches(self) -> list[int]:
-        """Returns the global micro-batch sizes to search: all divisors of the global batch, or the pinned one."""
+        """Returns the global micro-batch sizes to search: all divisors of the global batch, or the pinned
+        one.
+        """
         if self.pins.micro_batch is not None:
             return [self.pins.micro_batch]
         return divisors(self.global_batch)

@@ -41,7 +41,9 @@ def _unused_island(search: Search, found: Found, island_idx: int) -> str:
     pace_ns = max(s.forward_ns + s.backward_ns for s in found.pipeline.stages)
     forced_ns = search.composer.best_with(search.problem_of(found.micro_batch), island_idx)
     ratio = _least_pace_ratio(search, found, island_idx, pace_ns)
-    slow = f"as a stage they would set a pace at least {ratio:.1f}x the present one" if ratio > 1.05 else ""
+    slow = (
+        f"with one layer they would set a pace at least {ratio:.1f}x the present one" if ratio > 1.05 else ""
+    )
     if forced_ns is None:
         return f"{label}: {slow or 'no stage that fits their memory makes a plan with the others'}"
     more = 100 * (forced_ns / found.iteration_ns - 1)
