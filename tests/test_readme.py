@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,6 +75,14 @@ def test_commands_of_the_readme_exist() -> None:
         "islands",
     }
     assert names <= set(build_command().commands)
+
+
+def test_the_readme_shows_what_is_printed() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "bench" / "readme.py")], capture_output=True, encoding="utf-8", check=True
+    )
+    shown = block("text", "Pipeline:")
+    assert shown == done.stdout, "python bench/readme.py --write puts the present output into the README"
 
 
 def test_the_python_example_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
