@@ -24,7 +24,7 @@ class Prefixes:
         """
         if cut == 0:
             return 0, 0
-        problem, pieces, m = self._problem, self._problem.pieces, self._problem.num_micro_batches
+        pieces, m = self._problem.pieces, self._problem.num_micro_batches
         time = pace = FAR_NS
         for piece in range(len(pieces)):
             island, gpus = int(pieces.island[piece]), int(pieces.gpus[piece])

@@ -32,7 +32,7 @@ class Written:
         """The ranking formula of docs/composition.md, as it stands there."""
         t = [f + b for f, b in zip(self.f, self.b, strict=True)]
         last = len(t) - 1
-        x, big_x, o, e = (list(values) + [0] for values in (self.x, self.X, self.o, self.e))
+        x, big_x, o, e = ([*values, 0] for values in (self.x, self.X, self.o, self.e))
         period = max(max(t[i], o[i], -(-(t[i] + big_x[i]) // (1 + e[i]))) for i in range(last + 1))
         fill = max(
             sum(self.f[j] + x[j] for j in range(i))

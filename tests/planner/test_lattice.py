@@ -27,10 +27,8 @@ def points(guide: PrefixBound) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("capacity", [(3,), (2, 0, 4), (1, 1, 1, 1)])
 def test_lattice_numbers_every_point_once(capacity: tuple[int, ...]) -> None:
     lattice = Lattice.of(capacity)
-    codes = [
-        int(np.array(point) @ lattice.strides)
-        for point in itertools.product(*(range(c + 1) for c in capacity))
-    ]
+    points = itertools.product(*(range(c + 1) for c in capacity))
+    codes = [int(np.array(point) @ lattice.strides) for point in points]
     assert codes == list(range(lattice.size))
     assert lattice.shape == tuple(c + 1 for c in capacity)
 

@@ -128,7 +128,7 @@ def test_incumbent_cuts_off_what_cannot_beat_it() -> None:
 def test_several_problems_share_one_incumbent() -> None:
     """The best over several problems is the best of each, whatever the order."""
     for first in range(0, 60, 3):
-        three = [problem for problem in problems(3, first=7000 + 17 * first)]
+        three = list(problems(3, first=7000 + 17 * first))
         alone = [compose(problem, TIGHT["everything"]).cutoff_ns for problem in three]
         for order in itertools.permutations(range(3)):
             composer = Composer(referee, TIGHT["everything"])
@@ -168,15 +168,11 @@ def test_first_chains_are_plans_and_never_better_than_the_best() -> None:
 
 def test_the_better_guide_changes_no_answer() -> None:
     """Levels only save labels."""
+    efforts = (Effort(levels=1), Effort(easy_labels=0), Effort(easy_labels=0, levels=3), Effort())
     for problem in problems(50, first=10_000):
         for objective in (Objective.CLOSED_FORM, Objective.LOWER_BOUND):
             values = set()
-            for effort in (
-                Effort(levels=1),
-                Effort(easy_labels=0),
-                Effort(easy_labels=0, levels=3),
-                Effort(),
-            ):
+            for effort in efforts:
                 found = Prober(problem, effort).search(objective, FAR_NS)
                 assert found.exhausted
                 values.add(found.chains[0].value_ns)

@@ -225,7 +225,7 @@ def test_every_slice_of_a_content_is_served_by_one_question() -> None:
     for answer in answers:
         contents = {tuple(a.fingerprint for a in table.atoms[i:j]) for i, j in answer.slices}
         assert len(contents) == 1
-    middle = {(start, stop) for start, stop, _ in planner.asked if 0 < start and stop < len(table.atoms)}
+    middle = {(start, stop) for start, stop, _ in planner.asked if start > 0 and stop < len(table.atoms)}
     assert len(middle) == len(table.atoms) - 2  # Lengths 1 to 5 of equal layers.
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +33,8 @@ ROUNDING = 1 - 1e-9
 
 
 def jobs(model: ModelSpec, cluster: Cluster) -> Iterator[Job]:
-    """Jobs that reach every choice of a configuration: each precision that a part has, long sequences (context
-    parallelism), offloading, tensor parallelism across nodes.
+    """Jobs that reach every choice of a configuration: each precision that a part has, long sequences
+    (context parallelism), offloading, tensor parallelism across nodes.
     """
     wide = Pins(allow_cross_node_tp=True)
     for precision in (Precision.FP16, Precision.BF16, Precision.FP32):
@@ -160,7 +161,7 @@ def test_slices_that_are_too_small_are_in_no_pipeline_of_that_period() -> None:
         bounds = [0, *cuts, atoms]
         free = of.num_gpus.astype(int).tolist()
         stages = []
-        for start, stop in zip(bounds, bounds[1:], strict=False):
+        for start, stop in pairwise(bounds):
             island = rng.randrange(len(free))
             if not free[island]:
                 break
@@ -212,6 +213,6 @@ def test_one_gpu_alone_is_the_first_portion() -> None:
     configs = legal_configs(model, portion, 2, job)
     costs = atom_costs(model, atoms, portion, StageConfigs.of(configs), 2, job)
     alone = reference(model, atoms, (island,), 2, job)
-    plain = [i for i, c in enumerate(configs) if not c.selective][0]
+    plain = next(i for i, c in enumerate(configs) if not c.selective)
     assert alone.gpu_seconds[0] == pytest.approx((costs.forward_s + costs.backward_s)[:, plain])
     assert alone.state_bytes == pytest.approx(costs.state_bytes[:, plain])
