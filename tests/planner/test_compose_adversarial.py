@@ -21,8 +21,19 @@ EVERYTHING = Effort(listing_labels=2_000_000, listing_plans=1_000_000)
 
 @pytest.mark.parametrize("block", range(6))
 def test_composition_equals_brute_force_on_adversarial_problems(block: int) -> None:
+    assert compare(range(block, NUM_SEEDS, 6)) > 10
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(9))
+def test_composition_equals_brute_force_on_many_adversarial_problems(block: int) -> None:
+    assert compare(range(NUM_SEEDS + block, 10 * NUM_SEEDS, 9)) > 60
+
+
+def compare(seeds: range) -> int:
+    """Compares search and brute force, and returns on how many problems."""
     compared = 0
-    for seed in range(block, NUM_SEEDS, 6):
+    for seed in seeds:
         problem = adversarial_problem(seed)
         pipelines = list(itertools.islice(all_pipelines(problem), MAX_PLANS + 1))
         if len(pipelines) > MAX_PLANS:
@@ -37,4 +48,4 @@ def test_composition_equals_brute_force_on_adversarial_problems(block: int) -> N
         simulated = min((plain_simulation(problem, p) for p in space), default=None)
         assert (composer.best.time_ns if composer.best else None) == simulated, seed
         assert composer.lower_bound_ns() <= composer.cutoff_ns, seed
-    assert compared > 10
+    return compared
