@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -39,7 +40,9 @@ def found_in(doc: PlanDocument) -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("cluster", "model"), PLANS)
-def test_what_the_planner_writes_is_what_the_cost_model_says(cluster: str, model: str, tmp_path: Any) -> None:
+def test_what_the_planner_writes_is_what_the_cost_model_says(
+    cluster: str, model: str, tmp_path: Path
+) -> None:
     doc = example_plan(cluster, model)
     assert not cost_violations(doc)
     file = tmp_path / "plan.json"
