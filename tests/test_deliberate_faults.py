@@ -271,15 +271,15 @@ FAULTS = (
     Fault(
         "the searched bound counts one window less",
         FrontierSearch._values,
-        "(window - 1) * pieces.tail_slack_ns[piece]",
-        "(window - 2) * pieces.tail_slack_ns[piece]",
+        "(window - 1) * tail_forward",
+        "(window - 2) * tail_forward",
         composition,
     ),
     Fault(
         "the bound's formula counts one window less",
         formulas.lower_bound_ns,
-        "(min(w[i], m) - 1)",
-        "(min(w[i], m) - 2)",
+        "others = min(w[i], m) - 1",
+        "others = min(w[i], m) - 2",
         bounds,
     ),
     # Labels taken for each other.

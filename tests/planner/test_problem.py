@@ -71,7 +71,7 @@ def test_constants_of_a_run_are_the_sums_over_its_stages(seed: int) -> None:
     assert piece.span[0] == sum(1 + s.extra_in_flight for s in stages[:-1])
     assert piece.num_stages[0] == len(stages)
     assert piece.tail_time_ns[0] == t[-1]
-    assert piece.tail_slack_ns[0] == min(stages[-1].forward_ns, stages[-1].backward_ns)
+    assert piece.tail_forward_ns[0] == stages[-1].forward_ns
     assert piece.head_step_ns[0] == stages[0].step_ns
 
 

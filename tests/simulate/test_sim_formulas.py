@@ -215,6 +215,17 @@ def test_lower_bound_by_hand() -> None:
     assert lower_bound_ns([3], [4], [5], [], [], [1], 6) == 47
 
 
+def test_lower_bound_is_exact_for_equal_stages() -> None:
+    for num_stages in (1, 2, 5, 8):
+        for m in (1, num_stages, num_stages + 1, 3 * num_stages, 64):
+            stages = tuple(SimStage(10, 25, 0, num_stages - i) for i in range(num_stages))
+            pipeline = SimPipeline(stages, (SimEdge(),) * (num_stages - 1), m)
+            bound = lower_bound(pipeline)
+            assert bound <= iteration_ns(pipeline)
+            if m > num_stages:
+                assert bound == iteration_ns(pipeline) == (m + num_stages - 1) * 35
+
+
 @given(st.integers(1, 9), st.integers(1, 40))
 def test_lower_bound_counts_windows_up_to_the_micro_batches(window: int, m: int) -> None:
     pipeline = SimPipeline((SimStage(10, 20, 0, window + 1), SimStage(1, 1, 0, 1)), (SimEdge(100, 0, 0),), m)

@@ -31,6 +31,7 @@ from tangram.planner.problem import FAR_NS, Chain, Edges, Pieces, Problem
 
 _CHUNK_CELLS = 1 << 19
 _DOMINANCE_DEPTH = 24
+_BEAM_CHILDREN = 4
 
 
 class Objective(StrEnum):
@@ -274,7 +275,7 @@ class FrontierSearch:
             keep &= (start > 0) | (stages == problem.num_stages)
         if self.must_use is not None:
             keep &= (start > 0) | (used[:, self.must_use] > 0)
-        keep_idx = np.flatnonzero(keep)
+        keep_idx = self._most_promising(np.flatnonzero(keep), rest)
         if not len(keep_idx):
             return
         uid = self._remember(labels.uid[row[keep_idx]], piece[keep_idx], extra)
@@ -288,6 +289,14 @@ class FrontierSearch:
             uid,
         )
         self._distribute(made, start[keep_idx], buckets)
+
+    def _most_promising(self, idx: IntArray, rest: IntArray) -> IntArray:
+        """In a beam, keeps the best few of the labels made at once; most would not survive their cut."""
+        if self.beam is None or len(idx) <= _BEAM_CHILDREN * self.beam:
+            return idx
+        self._exhausted = False
+        best = np.argsort(rest[idx], kind="stable")[: _BEAM_CHILDREN * self.beam]
+        return np.sort(idx[best])
 
     def _values(
         self, labels: Labels, row: IntArray, piece: IntArray, window: IntArray, extra: int, *, first: bool
@@ -315,7 +324,10 @@ class FrontierSearch:
             values[:, 2] = np.maximum(period, with_edge)
         else:
             tail = pieces.tail_time_ns[piece]
-            idle = np.maximum(sum_behind - (window - 1) * pieces.tail_slack_ns[piece], 0)
+            tail_forward = pieces.tail_forward_ns[piece]
+            fill = np.maximum(sum_behind - (window - 1) * tail_forward, 0)
+            drain = np.maximum(sum_behind - (window - 1) * (tail - tail_forward), 0)
+            idle = np.where(window < m, fill + drain, np.maximum(fill, drain))
             at_tail = time - tail + m * tail + idle
             busy = np.maximum(
                 behind[:, 1] + round_trip + time, np.maximum(pieces.occupied_ns[piece], at_tail)
@@ -332,11 +344,11 @@ class FrontierSearch:
         time = self.guide.time_ns[at]
         pace = np.where(time >= FAR_NS, 0, self.guide.period_ns[at])
         if self.objective is Objective.CLOSED_FORM:
-            fill = np.maximum(values[:, 0] + time, values[:, 1])
+            fill = np.maximum(values[:, 0] + time, values[:, 1] + self.guide.forward_ns(time))
             rest = fill + (m - 1) * np.maximum(values[:, 2], pace)
             complete = values[:, 1] + (m - 1) * values[:, 2]
         else:
-            rest = np.maximum(values[:, 1] + time, values[:, 2])
+            rest = np.maximum(values[:, 1] + time, values[:, 2] + self.guide.forward_ns(time))
             rest = np.maximum(rest, m * pace)
             complete = values[:, 2]
         rest = np.where(time >= FAR_NS, FAR_NS, rest)

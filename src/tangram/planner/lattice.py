@@ -59,13 +59,23 @@ class Lattice:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PrefixBound:
-    """Lower bounds for covering ``[0, j)``; int64 arrays of shape ``(levels, num_atoms + 1,
-    lattice.size)``.
+    """Lower bounds for covering ``[0, j)``; int64 arrays of shape
+    ``(levels, num_atoms + 1, lattice.size)``.
+
+    Attributes:
+        lattice: Numbers what is left.
+        time_ns, period_ns: As the module says.
+        forward_frac: Of every piece, ``sum (f + x)`` is at least this share of ``sum (t + X)``.
     """
 
     lattice: Lattice
     time_ns: IntArray
     period_ns: IntArray
+    forward_frac: float
+
+    def forward_ns(self, time_ns: IntArray) -> IntArray:
+        """Returns a lower bound on ``sum (f + x)`` of stages whose ``sum (t + X)`` is at least this."""
+        return (time_ns * self.forward_frac).astype(np.int64)
 
     def level(self, window: IntArray) -> IntArray:
         """Returns the level that holds for suffixes whose first stages have these windows."""
@@ -118,7 +128,15 @@ def prefix_bound(problem: Problem, max_period_ns: int, levels: int = 1) -> Prefi
         slowest = np.maximum(period[from_], group.period_ns.reshape(column))
         np.minimum(into, slowest.min(axis=1), out=into)
     flat = (levels, problem.num_atoms + 1, lattice.size)
-    return PrefixBound(lattice, np.minimum(time, FAR_NS).reshape(flat), period.reshape(flat))
+    time = np.minimum(time, FAR_NS)
+    return PrefixBound(lattice, time.reshape(flat), period.reshape(flat), _forward_frac(problem))
+
+
+def _forward_frac(problem: Problem) -> float:
+    """The least share of forward work in any piece; half of a round trip is forward."""
+    pieces = problem.pieces
+    least = (pieces.forward_ns / np.maximum(pieces.time_ns, 1)).min(initial=0.5)
+    return float(least) * (1 - 1e-9)
 
 
 def _fastest_slices(problem: Problem, max_period_ns: int, levels: int) -> list[_Slices]:

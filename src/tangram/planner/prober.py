@@ -10,7 +10,7 @@ from tangram.planner.frontier import FrontierSearch, Objective, SearchResult
 from tangram.planner.lattice import PrefixBound, prefix_bound
 from tangram.planner.problem import FAR_NS, Chain, Problem
 
-_FIRST_CUTOFFS = (1.005, 1.02, 1.06, 1.2, 1.6, 3.0, None)
+_FIRST_CUTOFFS = (1.005, 1.02, 1.06, 1.12, 1.25, 1.6, 3.0, None)
 _HURRIED_CUTOFFS = (1.05, 1.3, None)
 
 
@@ -37,7 +37,7 @@ class Effort:
     margin_frac: float = 0.004
     easy_labels: int = 12_000
     levels: int = 8
-    label_limit: int = 300_000
+    label_limit: int = 150_000
     listing_labels: int = 2_500
     listing_plans: int = 24
     quick: bool = False

@@ -69,7 +69,7 @@ class Pieces:
         period_ns: The steady period that the piece allows by itself.
         occupied_ns: ``max_j (sum_{l<j} (t + X) + m t_j)``.
         tail_time_ns: ``t`` of the last stage.
-        tail_slack_ns: ``min(f, b)`` of the last stage.
+        tail_forward_ns: ``f`` of the last stage.
         head_step_ns: ``u`` of the first stage.
         run: Index into ``problem.runs`` of a piece of several stages; -1 for one stage.
         payload: What the caller needs to recognise the piece.
@@ -91,7 +91,7 @@ class Pieces:
     period_ns: IntArray
     occupied_ns: IntArray
     tail_time_ns: IntArray
-    tail_slack_ns: IntArray
+    tail_forward_ns: IntArray
     head_step_ns: IntArray
     run: IntArray
     payload: IntArray
@@ -147,7 +147,7 @@ def single_stage_pieces(
         period_ns=time,
         occupied_ns=num_micro_batches * time,
         tail_time_ns=time,
-        tail_slack_ns=np.minimum(forward_ns, backward_ns),
+        tail_forward_ns=forward_ns,
         head_step_ns=step_ns,
         run=same(-1),
         payload=payload,
@@ -198,7 +198,7 @@ def run_piece(
         "period_ns": period,
         "occupied_ns": occupied,
         "tail_time_ns": tail.time_ns,
-        "tail_slack_ns": min(tail.forward_ns, tail.backward_ns),
+        "tail_forward_ns": tail.forward_ns,
         "head_step_ns": stages[0].step_ns,
         "run": run,
         "payload": payload,

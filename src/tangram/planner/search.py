@@ -35,6 +35,7 @@ from tangram.units import NS_PER_S
 _EXTRA_IN_FLIGHT = 2
 _CONTENDED_FINALISTS = 6
 _SCOUT_PACE = 1.3
+_LIKELY_TP = 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -181,17 +182,21 @@ class Search:
         return num_considered >= self.composer.best.problem_idx + effort.quick_sizes
 
     def _ordered_sizes(self) -> list[MicroBatch]:
-        """Most promising first: the ideal pace, stretched by the fill of a pipeline over all islands."""
+        """Most promising first: the ideal pace, stretched by the fill of a pipeline of as many stages as the
+        size makes likely. Few samples cannot be spread over many GPUs, so small sizes mean many stages.
+        """
         sizes = []
         for size in self.job.micro_batches():
             ref = reference(self.model, self.atoms, self.space.islands, size, self.job)
             cuts = boundaries(self.model, self.atoms, size, self.job)
             sizes.append(MicroBatch(size, self.job.global_batch // size, ref, cuts))
-        fill = len(self.space.islands) + 1
-        return sorted(
-            sizes,
-            key=lambda s: (s.bound_ns * (s.num_micro_batches + fill) // s.num_micro_batches, s.size),
-        )
+
+        def expected_ns(size: MicroBatch) -> int:
+            stages = max(len(self.space.islands) + 1, self.space.num_gpus // (_LIKELY_TP * size.size))
+            m = size.num_micro_batches
+            return size.bound_ns * (m + stages) // m
+
+        return sorted(sizes, key=lambda s: (expected_ns(s), s.size))
 
     def _scout(self, builder: TableBuilder) -> None:
         """Looks for a first plan among slices that suit a pace not far above the ideal one.

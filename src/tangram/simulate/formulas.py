@@ -91,12 +91,14 @@ def lower_bound_ns(f: Ints, b: Ints, u: Ints, x: Ints, X: Ints, w: Ints, m: int)
     stages from ``i``::
 
         A_i = t_i + X_i + A_{i+1}
-        V_i = max(t_i + X_i + V_{i+1},  m t_i + max(0, X_i + A_{i+1} - (w_i - 1) min(f_i, b_i)))
+        V_i = max(t_i + X_i + V_{i+1},  m t_i + idle_i)
         W_i = max(f_i + x_i + W_{i+1},  V_i + u_i)
+        idle_i = max(0, X_i + A_{i+1} - (w_i - 1) f_i) + max(0, X_i + A_{i+1} - (w_i - 1) b_i)
 
-    The second branch of ``V``: between the first forward of the stage and its backward a round trip ``X_i +
-    A_{i+1}`` passes, in which the stage has only ``w_i - 1`` forwards to run; between its last forward and
-    that backward it has only ``w_i - 1`` backwards. Windows count up to ``m``.
+    The idle time: between the first forward of the stage and its backward a round trip ``X_i + A_{i+1}``
+    passes, in which the stage has only ``w_i - 1`` forwards to run; between its last forward and that
+    backward it has only ``w_i - 1`` backwards. With ``m > w_i`` these are two different times, and the bound
+    is exact for equal stages; else they may be the same, and the longer counts. Windows count up to ``m``.
 
     Args:
         f, b, u, w: Per stage.
@@ -109,7 +111,9 @@ def lower_bound_ns(f: Ints, b: Ints, u: Ints, x: Ints, X: Ints, w: Ints, m: int)
     end = busy + u[last]
     for i in reversed(range(last)):
         t = f[i] + b[i]
-        idle = max(0, X[i] + trip - (min(w[i], m) - 1) * min(f[i], b[i]))
+        others = min(w[i], m) - 1
+        fill, drain = max(0, X[i] + trip - others * f[i]), max(0, X[i] + trip - others * b[i])
+        idle = fill + drain if m > w[i] else max(fill, drain)
         busy = max(t + X[i] + busy, m * t + idle)
         trip += t + X[i]
         end = max(f[i] + x[i] + end, busy + u[i])
