@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import itertools
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from adversarial import adversarial_problem
 from instances import PlainStage, all_pipelines, plain_closed_form, random_problem
@@ -14,7 +16,7 @@ from referee import plain_simulation, referee
 
 from tangram.planner.frontier import FrontierSearch, Objective, SearchResult
 from tangram.planner.lattice import prefix_bound
-from tangram.planner.problem import FAR_NS, Chain, Problem
+from tangram.planner.problem import FAR_NS, Chain, Problem, with_tail_step
 
 MAX_PLANS = 1_500
 OBJECTIVES = (Objective.CLOSED_FORM, Objective.LOWER_BOUND)
@@ -165,6 +167,33 @@ def test_number_of_stages_is_honoured() -> None:
             if simulated:
                 assert least(bound) <= min(simulated)
     assert pinned > 50
+
+
+def test_tied_embeddings_slow_both_ends_of_a_longer_pipeline() -> None:
+    """The first stage waits for the pair of ends, the last one at least for the quickest partner."""
+    several = 0
+    for problem, pipelines in problems(40, first=650):
+        rng = random.Random(len(pipelines))
+        num = len(problem.edges.one_way_ns)
+        tied_ns = np.array([[rng.choice([0, 90, 400]) for _ in range(num)] for _ in range(num)])
+        pieces = with_tail_step(problem.pieces, problem.num_atoms, tied_ns)
+        tied = replace(problem, pieces=pieces, tied_ns=tied_ns)
+
+        def slowed(stages: list[PlainStage], *, least: bool, tied_ns: Any = tied_ns) -> list[PlainStage]:
+            if len(stages) == 1:
+                return stages
+            first, last = stages[0], stages[-1]
+            both = int(tied_ns[first.link_class, last.link_class])
+            at_tail = int(tied_ns[:, last.link_class].min()) if least else both
+            return [replace(first, u=first.u + both), *stages[1:-1], replace(last, u=last.u + at_tail)]
+
+        expected = min(plain_closed_form(problem, slowed(p, least=True)) for p in pipelines)
+        best = search(tied, Objective.CLOSED_FORM).chains[0]
+        assert best.value_ns == expected
+        several += len(best.pieces) > 1
+        fastest = min(plain_simulation(problem, slowed(p, least=False)) for p in pipelines)
+        assert search(tied, Objective.LOWER_BOUND).chains[0].value_ns <= fastest
+    assert several > 10
 
 
 def test_no_extra_warm_up_without_permission() -> None:

@@ -8,7 +8,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 from referee import referee
-from run_chains import NUM_CLASSES, Written, problem_of_runs, random_edges, random_stages, written_out
+from run_chains import Written, problem_of_runs, random_edges, random_stages, written_out
 
 from tangram.planner.frontier import FrontierSearch, Objective
 from tangram.planner.lattice import prefix_bound
@@ -20,7 +20,7 @@ from tangram.planner.problem import (
     StageTimes,
     run_piece,
     single_stage_pieces,
-    with_end_steps,
+    with_tail_step,
 )
 from tangram.simulate.fast import iteration_ns
 from tangram.simulate.formulas import lower_bound_ns
@@ -156,7 +156,7 @@ def test_taking_and_joining_pieces() -> None:
         assert getattr(joined, column.name).tolist() == getattr(problem.pieces, column.name).tolist()
 
 
-def test_end_steps_go_to_single_stages_at_one_end() -> None:
+def test_tail_step_goes_to_single_stages_that_end_a_longer_pipeline() -> None:
     """A stage that holds both ends of the model keeps nothing equal; runs are left as they are."""
     rng = random.Random(8)
     stages = random_stages(rng, 1)
@@ -175,13 +175,13 @@ def test_end_steps_go_to_single_stages_at_one_end() -> None:
         num_micro_batches=4,
         payload=column,
     )
-    more = np.arange(NUM_CLASSES) * 100
-    found = with_end_steps(table, 3, more)
-    assert (found.head_step_ns - table.head_step_ns).tolist() == [100, 0, 0, 100]
-    assert (found.step_fill_ns - table.step_fill_ns).tolist() == [100, 0, 0, 100]
+    tied_ns = np.array([[900, 500, 900], [900, 100, 900], [900, 300, 900]])
+    found = with_tail_step(table, 3, tied_ns)
+    assert (found.head_step_ns - table.head_step_ns).tolist() == [0, 0, 0, 100]
+    assert (found.step_fill_ns - table.step_fill_ns).tolist() == [0, 0, 0, 100]
     run = run_piece(
-        start=0,
-        stop=1,
+        start=1,
+        stop=3,
         island=0,
         gpus=1,
         head_class=1,
@@ -192,4 +192,4 @@ def test_end_steps_go_to_single_stages_at_one_end() -> None:
         run=0,
         payload=0,
     )
-    assert with_end_steps(run, 3, more).step_fill_ns.tolist() == run.step_fill_ns.tolist()
+    assert with_tail_step(run, 3, tied_ns).step_fill_ns.tolist() == run.step_fill_ns.tolist()

@@ -17,7 +17,8 @@ from tangram.cluster.readers import load_cluster
 from tangram.cluster.spec import Cluster, Portion
 from tangram.cost.atoms import atom_costs
 from tangram.cost.configs import legal_configs
-from tangram.cost.types import StageConfigs
+from tangram.cost.stage import stage_cost
+from tangram.cost.types import StageConfig, StageConfigs
 from tangram.job import Job, Pins, Precision
 from tangram.model.atoms import Atom, cut_atoms, parse_granularity
 from tangram.model.load import load_model
@@ -103,7 +104,7 @@ def random_reference(rng: random.Random) -> Reference:
     islands, atoms = rng.randint(1, 4), rng.randint(2, 8)
     seconds = np.array([[rng.uniform(0.5, 5.0) for _ in range(atoms)] for _ in range(islands)])
     gpus = np.array([float(rng.randint(1, 8)) for _ in range(islands)])
-    return Reference(seconds, np.ones(atoms), gpus, np.ones(islands))
+    return Reference(seconds, np.ones(atoms), 0.0, gpus, np.ones(islands))
 
 
 def random_stages(rng: random.Random, of: Reference) -> list[tuple[int, int, float]]:
@@ -146,7 +147,7 @@ def test_no_pipeline_beats_the_least_period_and_the_least_iteration() -> None:
 
 
 def test_one_island_needs_all_its_gpus_all_the_time() -> None:
-    of = Reference(np.array([[1.0, 2.0, 3.0]]), np.ones(3), np.array([4.0]), np.ones(1))
+    of = Reference(np.array([[1.0, 2.0, 3.0]]), np.ones(3), 0.0, np.array([4.0]), np.ones(1))
     assert of.least_period_s() == pytest.approx(1.5, rel=1e-8)
     assert of.least_iteration_s(10) == pytest.approx(15.0, rel=1e-8)
 
@@ -174,6 +175,44 @@ def test_slices_that_are_too_small_are_in_no_pipeline_of_that_period() -> None:
         for island, gpus, start, stop in stages:
             assert of.leaves_enough(island, gpus, period)[start, stop]
             assert of.leaves_enough(island, gpus, float("inf"))[start, stop]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("vocab_size", [32_000, 250_000])
+def test_no_slice_holds_fewer_bytes_than_its_bound(tied: bool, vocab_size: int) -> None:
+    """A stage with both ends of a tied model holds the matrix once."""
+    model, job = small_model(2, tied=tied, vocab_size=vocab_size), Job(8, 512, Precision.FP16)
+    atoms = cut_atoms(model)
+    (island,) = build_islands(small_cluster([small_node("a", "T4", 4)]), job.precision)
+    alone = reference(model, atoms, (island,), 4, job)
+    for gpus in (1, 2, 4):
+        portion = Portion(island, 1, gpus)
+        least = alone.slice_state_bytes(gpus)
+        for config in legal_configs(model, portion, 4, job):
+            for start in range(len(atoms)):
+                for stop in range(start + 1, len(atoms) + 1):
+                    part = atoms[start:stop]
+                    cost = stage_cost(model, part, portion, config, 4, 2, 1, [False] * len(part), job)
+                    held = sum(cost.memory[name] for name in ("weights", "gradients", "optimizer"))
+                    assert least[start, stop] <= held
+    whole = stage_cost(
+        model, atoms, Portion(island, 1, 1), StageConfig(dp=1, tp=1), 4, 2, 1, [False] * len(atoms), job
+    )
+    held = sum(whole.memory[name] for name in ("weights", "gradients", "optimizer"))
+    assert alone.total_state_bytes == pytest.approx(held)
+
+
+def test_a_tied_matrix_is_not_counted_twice_when_pairs_are_removed() -> None:
+    """What fits only because both ends share their matrix is planned, pruned or not."""
+    model = small_model(2, tied=True, vocab_size=250_000)
+    cluster = small_cluster([small_node("a", "V100-16GB-SXM2", 1, 8 * GB)])
+    done = [
+        outcome(model, cluster, Job(4, 128, Precision.FP16), PlanOptions(pruning=pruning))
+        for pruning in (Pruning.NONE, Pruning.SAFE)
+    ]
+    assert done[0] is not None
+    assert done[1] is not None
+    assert done[0].found.pipeline == done[1].found.pipeline
 
 
 @pytest.mark.parametrize("seed", range(12))
