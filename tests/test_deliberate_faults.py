@@ -113,7 +113,7 @@ def uniform_promises() -> None:
 
 def small_plan(pruning: Pruning = Pruning.SAFE, pp: int | None = None) -> tangram.Plan:
     model = trim_layers(load_model("gpt3-1.3b"), NUM_LAYERS)
-    cluster = parse_shorthand("1x2xA100-40GB-SXM+1x4xV100-16GB-SXM2@2Gbit")
+    cluster = parse_shorthand("1x2xA100-40GB-SXM+1x4xV100-16GB-SXM2@100Gbit")
     job = Job(global_batch=32, seq_len=1024, precision=Precision.FP16, pins=Pins(pp=pp))
     return tangram.plan(model, cluster, job, PlanOptions(pruning=pruning))
 
@@ -191,8 +191,8 @@ FAULTS = (
     Fault(
         "a GPU is given to two stages",
         placement.place,
-        "free[node.name][portion.gpus_per_node :],",
-        "free[node.name],",
+        "first = free[node.name]",
+        "first = 0",
         documents,
     ),
     Fault(

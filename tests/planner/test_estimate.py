@@ -168,7 +168,7 @@ def test_infinite_tolerances_are_null_in_the_document() -> None:
     [
         ([], "no stage is given"),
         ([on(NEW, 4, 16, dp=4), on(OLD, 4, 9, dp=4)], "the stages hold 25 layers, gpt3-1.3b has 24"),
-        ([on(NEW, 4, 24, dp=4), on(OLD, 4, 0, dp=4), on(OLD, 4, 0, dp=4)], "stage 1 has no layer"),
+        ([on(NEW, 4, 24, dp=4), on(OLD, 4, 0, dp=4), on(OLD, 4, 0, dp=4)], "stage 1 has 0 layers"),
         ([on(NEW, 4, 24, tp=2)], "dp 1 x cp 1 x tp 2 is 2, the stage has 4 GPUs"),
         ([on(NEW, 3, 24, dp=3)], "stage 0 takes 3 of 4 GPUs"),
         ([on(NEW, 8, 24, dp=8)], f"stage 0 cannot take 8 GPUs of {NEW}"),

@@ -72,5 +72,5 @@ def test_equal_stages_keep_the_order_of_the_pipeline() -> None:
 
 def test_what_does_not_fit_by_counts_is_our_own_fault() -> None:
     island: Island = make_island("only", 4, 1)
-    with pytest.raises(InternalError, match="cannot be placed"):
+    with pytest.raises(InternalError, match="do not fit"):
         place([Portion(island, 1, 4), Portion(island, 1, 1)])

@@ -72,7 +72,8 @@ def test_whole_layers_that_do_not_pack_are_counted() -> None:
     cluster = load_cluster(DOES_NOT_PACK.cluster)
     assert excess(DOES_NOT_PACK.model, cluster, DOES_NOT_PACK.job) is Excess.WHOLE_LAYERS
     assert "not together with activations, workspace and reserve" in error.message
-    counted = re.search(r"at micro-batch 1 .* at most (\d+) of 34 atoms fit; .* GiB", error.details[-1])
+    assert "counted at micro-batch 1, the smallest" in error.details[-1]
+    counted = re.search(r"(\d+) of 34 atoms with .* GiB of states find no room", error.message)
     assert counted is not None
     assert 0 < int(counted[1]) < 34
 

@@ -127,6 +127,11 @@ def cut_atoms(model: ModelSpec, granularity: Granularity = Granularity()) -> tup
     return tuple(atoms)
 
 
+def has_experts(atoms: Iterable[Atom]) -> bool:
+    """Returns whether any of the atoms holds experts."""
+    return any(part.part is Part.MOE for atom in atoms for part in atom.parts)
+
+
 def layer_parts(layer: LayerSpec) -> tuple[Part, ...]:
     """Returns the parts of a layer in the order in which they run."""
     feed_forward = (Part.MOE,) if layer.moe else (Part.UP, Part.DOWN)

@@ -9,7 +9,8 @@ from tangram.units import NS_PER_S
 
 def bound_section(search: Search, found: Found) -> BoundSection:
     """Returns the bound section for the plan that a search found."""
-    bound_ns = min(search.lower_bound_ns(), found.iteration_ns)
+    ideal_ns = min(size.bound_ns for size in search.sizes)
+    bound_ns = min(max(search.lower_bound_ns(), ideal_ns), found.iteration_ns)
     proven = search.is_proven(found)
     if proven:
         bound_ns = found.iteration_ns

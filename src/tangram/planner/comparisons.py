@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from tangram.cluster.spec import Island
 from tangram.plan.schema import Comparison
 from tangram.planner.fixed import best_fixed_ns, even_split
 from tangram.planner.search import Found, Search
@@ -11,52 +12,68 @@ from tangram.planner.space import search_space
 from tangram.units import NS_PER_S, count_of
 
 
-def comparisons(search: Search, found: Found) -> list[Comparison]:
-    """Returns the three lines that every plan prints beside its answer."""
-    seconds = found.iteration_ns / NS_PER_S
-    used = {s.portion.island.name for s in found.stages}
-    gpus = sum(s.portion.num_gpus for s in found.stages)
-    stages, islands = count_of(len(found.stages), "stage"), count_of(len(used), "island")
-    summary = f"{stages} on {count_of(gpus, 'GPU')} of {islands}"
-    return [
-        _single_island(search, found),
-        _even_split(search),
-        Comparison(name="tangram", iteration_time_s=seconds, summary=summary),
-    ]
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """The best plan found that uses one island only.
+
+    Attributes:
+        found: The plan; its sizes and islands are those of the search by itself.
+        island: The island.
+    """
+
+    found: Found
+    island: Island
 
 
-def _single_island(search: Search, found: Found) -> Comparison:
-    """The fastest island by itself, planned with the same parallelizers (quick search)."""
-    name = "single-island"
-    islands = search.space.islands
-    if len(islands) == 1:
-        return Comparison(
-            name=name,
-            iteration_time_s=found.iteration_ns / NS_PER_S,
-            summary=f"{islands[0].num_gpus}x {islands[0].gpu.name} is all there is",
-        )
-    best: tuple[int, str] | None = None
+def best_alone(search: Search) -> Alone | None:
+    """Plans every island by itself (quick search), the strongest first; None when none holds the model."""
+    if len(search.space.islands) == 1:
+        return None
+    best: Alone | None = None
+    precision = search.job.precision
+    options = replace(search.options, effort=search.options.effort.hurried())
     for island in sorted(
-        islands, key=lambda i: -i.num_gpus * i.gpu.achieved_flop_per_s[search.job.precision]
+        search.space.islands, key=lambda i: (-i.num_gpus * i.gpu.achieved_flop_per_s[precision], i.name)
     ):
-        options = replace(search.options, effort=search.options.effort.hurried())
-        alone = Search(
+        plan = Search(
             search.model,
             search.atoms,
             search.cluster,
             search.job,
-            search_space([island], search.job.precision),
+            search_space([island], precision),
             options,
-            incumbent_ns=best[0] if best else None,
-        )
-        plan = alone.run()
-        if plan is not None and (best is None or plan.iteration_ns < best[0]):
-            stages = count_of(len(plan.stages), "stage")
-            best = plan.iteration_ns, f"{island.num_gpus}x {island.gpu.name} alone, {stages}"
-    if best is None:
+            incumbent_ns=best.found.iteration_ns if best else None,
+        ).run()
+        if plan is not None and (best is None or plan.iteration_ns < best.found.iteration_ns):
+            best = Alone(plan, island)
+    return best
+
+
+def comparisons(search: Search, found: Found, alone: Alone | None) -> list[Comparison]:
+    """Returns the three lines that every plan prints beside its answer."""
+    used = {s.portion.island.name for s in found.stages}
+    gpus = sum(s.portion.num_gpus for s in found.stages)
+    stages, islands = count_of(len(found.stages), "stage"), count_of(len(used), "island")
+    summary = f"{stages} on {count_of(gpus, 'GPU')} of {islands}"
+    ours = Comparison(name="tangram", iteration_time_s=found.iteration_ns / NS_PER_S, summary=summary)
+    return [_single_island(search, found, alone), _even_split(search), ours]
+
+
+def _single_island(search: Search, found: Found, alone: Alone | None) -> Comparison:
+    """The fastest island by itself: the plan itself where it uses one island only and is no slower."""
+    used = {s.portion.island.name: s.portion.island for s in found.stages}
+    if len(used) == 1 and (alone is None or found.iteration_ns <= alone.found.iteration_ns):
+        alone = Alone(found, next(iter(used.values())))
+    if alone is None:
         reason = "no island holds the model by itself"
-        return Comparison(name=name, iteration_time_s=None, summary="one island alone", reason=reason)
-    return Comparison(name=name, iteration_time_s=best[0] / NS_PER_S, summary=best[1])
+        return Comparison(
+            name="single-island", iteration_time_s=None, summary="one island alone", reason=reason
+        )
+    seconds = alone.found.iteration_ns / NS_PER_S
+    island, stages = alone.island, count_of(len(alone.found.stages), "stage")
+    what = "is all there is" if len(search.space.islands) == 1 else f"alone, {stages}"
+    summary = f"{island.num_gpus}x {island.gpu.name} {what}"
+    return Comparison(name="single-island", iteration_time_s=seconds, summary=summary)
 
 
 def _even_split(search: Search) -> Comparison:

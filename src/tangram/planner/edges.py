@@ -68,17 +68,18 @@ def class_edges(cluster: Cluster, space: SearchSpace, cuts: Boundaries) -> tuple
 
 
 def least_tied_ns(cluster: Cluster, space: SearchSpace, num_bytes: float) -> IntArray:
-    """Returns, per link class of an end stage, the least time in which it can keep a tied embedding equal
-    to the other end's: over all classes that the other end may have, at the best link.
+    """Returns the least time in which a first and a last stage can keep a tied embedding equal, by their
+    link classes: shape ``(num_classes, num_classes)``, ``[first, last]``.
     """
-    least = np.zeros(len(space.link_classes), dtype=np.int64)
+    num = len(space.link_classes)
+    least = np.zeros((num, num), dtype=np.int64)
     for row, a in enumerate(space.link_classes):
-        times = [
-            tied_sync_s(cluster, x, y, num_bytes, lanes=_lanes(space, a, b)) / min(a.num_nodes, b.num_nodes)
-            for b in space.link_classes
-            for x, y in _best_pairs(cluster, space, a, b)
-        ]
-        least[row] = int(min(times) * NS_PER_S)
+        for column, b in enumerate(space.link_classes):
+            times = [
+                tied_sync_s(cluster, x, y, num_bytes, lanes=_lanes(space, a, b))
+                for x, y in _best_pairs(cluster, space, a, b)
+            ]
+            least[row, column] = int(min(times) / min(a.num_nodes, b.num_nodes) * NS_PER_S)
     return least
 
 

@@ -4,7 +4,7 @@ simulator as a plan.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tangram.cluster.islands import build_islands
@@ -14,8 +14,8 @@ from tangram.cost.configs import legal_configs
 from tangram.cost.stage import stage_cost
 from tangram.cost.transfer import tied_sync_s
 from tangram.cost.types import StageConfig
-from tangram.errors import InputError
-from tangram.job import Job, Recompute, divisors
+from tangram.errors import InputError, UnknownNameError
+from tangram.job import Job, Recompute
 from tangram.model.atoms import Atom, cut_atoms
 from tangram.model.spec import ModelSpec
 from tangram.parallelizers.protocols import StageChoice
@@ -125,11 +125,11 @@ def _check_layers(model: ModelSpec, stages: Sequence[DictatedStage]) -> None:
     if not stages:
         raise InputError("no stage is given", where="--stages")
     for idx, stage in enumerate(stages):
-        if stage.num_layers < 1 and 0 < idx < len(stages) - 1:
+        if stage.num_layers < 0 or (stage.num_layers == 0 and 0 < idx < len(stages) - 1):
             raise InputError(
-                f"stage {idx} has no layer",
+                f"stage {idx} has {stage.num_layers} layers",
                 where="--stages",
-                hint="only the first and the last stage may have none",
+                hint="at least 1; only the first and the last stage may have none",
             )
     total = sum(stage.num_layers for stage in stages)
     if total != model.num_layers:
@@ -144,6 +144,7 @@ def _placed(
     stages: Sequence[DictatedStage], islands: Sequence[Island]
 ) -> tuple[list[Portion], tuple[Placement, ...]]:
     by_name = {island.name: island for island in islands}
+    _check_places(stages, by_name)
     home = {node.name: island for island in islands for node in island.nodes}
     portions: list[Portion] = []
     for idx, stage in enumerate(stages):
@@ -160,6 +161,19 @@ def _placed(
         _check_room(portions)
         return portions, place(portions)
     return portions, _place_named(stages, portions)
+
+
+def _check_places(stages: Sequence[DictatedStage], islands: Mapping[str, Island]) -> None:
+    nodes = [node.name for island in islands.values() for node in island.nodes]
+    for idx, stage in enumerate(stages):
+        where = f"--stages, stage {idx}"
+        for name in stage.nodes or ():
+            if name not in nodes:
+                raise UnknownNameError("node", name, nodes, where=where)
+        if not stage.nodes and stage.island not in islands:
+            raise UnknownNameError("island", stage.island or "", islands, where=where)
+        if stage.num_gpus < 1:
+            raise InputError(f"{stage.num_gpus} GPUs", where=where, hint="at least 1")
 
 
 def _portion(stage: DictatedStage, island: Island, idx: int) -> Portion:
@@ -193,8 +207,10 @@ def _check_room(portions: Sequence[Portion]) -> None:
 
 def _place_named(stages: Sequence[DictatedStage], portions: Sequence[Portion]) -> tuple[Placement, ...]:
     free = {n.name: list(range(n.num_gpus)) for p in portions for n in p.island.nodes}
-    placements = []
-    for idx, (stage, portion) in enumerate(zip(stages, portions, strict=True)):
+    placements: dict[int, Placement] = {}
+    # Stages that name their nodes choose first.
+    for idx in sorted(range(len(stages)), key=lambda i: (stages[i].nodes is None, i)):
+        stage, portion = stages[idx], portions[idx]
         by_name = {n.name: n for n in portion.island.nodes}
         names = stage.nodes or tuple(n for n in by_name if len(free[n]) >= portion.gpus_per_node)
         slots: list[Slot] = []
@@ -207,8 +223,8 @@ def _place_named(stages: Sequence[DictatedStage], portions: Sequence[Portion]) -
             slots += [Slot(by_name[name], free[name].pop(0)) for _ in range(portion.gpus_per_node)]
         if len(slots) < portion.num_gpus:
             raise InputError(f"{portion.island.name} has no room for stage {idx}", where="--stages")
-        placements.append(Placement(portion, tuple(slots)))
-    return tuple(placements)
+        placements[idx] = Placement(portion, tuple(slots))
+    return tuple(placements[idx] for idx in range(len(stages)))
 
 
 def _choices(
@@ -288,7 +304,7 @@ def _sizes(job: Job, stages: Sequence[DictatedStage]) -> list[int]:
         raise InputError(
             f"no micro-batch divides by every dp ({degrees})",
             where="--micro-batch" if job.pins.micro_batch else "--global-batch",
-            hint="legal micro-batches: " + ", ".join(map(str, divisors(job.global_batch))),
+            hint="the micro-batch is a divisor of the global batch, and a multiple of every dp",
         )
     return sizes
 

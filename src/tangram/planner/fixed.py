@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tangram.cluster.spec import Island, Portion
-from tangram.job import Pins
 from tangram.model.atoms import Atom
 from tangram.parallelizers.exact import ExactStageTable
 from tangram.parallelizers.protocols import OptionTable, TableRequest
@@ -97,9 +96,7 @@ def _pipeline(search: Search, stages: Sequence[FixedStage], size: MicroBatch) ->
 def _fastest(
     search: Search, stage: FixedStage, size: MicroBatch, window: int
 ) -> tuple[OptionTable, int] | None:
-    job = replace(
-        search.job, pins=Pins(micro_batch=size.size, allow_cross_node_tp=search.job.pins.allow_cross_node_tp)
-    )
+    job = replace(search.job, pins=replace(search.job.pins, pp=None, layers_per_stage=None))
     request = TableRequest(
         model=search.model,
         atoms=search.atoms,

@@ -48,6 +48,7 @@ class Labels:
     used: IntArray
     window: IntArray
     link_class: IntArray
+    tail_class: IntArray
     num_stages: IntArray
     values: IntArray
     rest_ns: IntArray
@@ -62,6 +63,7 @@ class Labels:
             self.used[idx],
             self.window[idx],
             self.link_class[idx],
+            self.tail_class[idx],
             self.num_stages[idx],
             self.values[idx],
             self.rest_ns[idx],
@@ -158,7 +160,7 @@ class FrontierSearch:
         zero = np.zeros(1, dtype=np.int64)
         used = np.zeros((1, len(self.problem.capacity)), dtype=np.int64)
         values = np.zeros((1, 3), dtype=np.int64)
-        return Labels(used, zero, zero, zero, values, zero, zero - 1)
+        return Labels(used, zero, zero, zero, zero, values, zero, zero - 1)
 
     def _settle(self, parts: list[Labels]) -> Labels:
         """Joins the labels of a cut, drops those beyond the cut-off and the dominated ones."""
@@ -181,6 +183,8 @@ class FrontierSearch:
         key = key * (int(labels.window.max()) + 1) + labels.window
         if self.problem.num_stages is not None:
             key = key * (self.problem.num_stages + 1) + labels.num_stages
+        if self.problem.tied_ns is not None:
+            key = key * len(self.problem.tied_ns) + labels.tail_class
         return key
 
     def _useful(self, idx: IntArray) -> IntArray:
@@ -283,6 +287,7 @@ class FrontierSearch:
             used[keep_idx],
             head[keep_idx],
             pieces.head_class[piece[keep_idx]],
+            pieces.tail_class[piece[keep_idx]] if first else labels.tail_class[row[keep_idx]],
             stages[keep_idx],
             values[keep_idx],
             rest[keep_idx],
@@ -314,10 +319,13 @@ class FrontierSearch:
             )
         time, forward = pieces.time_ns[piece], pieces.forward_ns[piece]
         sum_behind = behind[:, 0] + round_trip
+        tied = self._tied_step(labels, row, piece, first=first)
         values = np.empty((len(row), 3), dtype=np.int64)
         values[:, 0] = sum_behind + time
         if self.objective is Objective.CLOSED_FORM:
-            fill = np.maximum(behind[:, 1] + one_way + forward, sum_behind + pieces.step_fill_ns[piece])
+            fill = np.maximum(
+                behind[:, 1] + one_way + forward, sum_behind + pieces.step_fill_ns[piece] + tied
+            )
             with_edge = -(-(pieces.tail_time_ns[piece] + round_trip) // (1 + extra))
             period = np.maximum(np.maximum(behind[:, 2], occupancy), pieces.period_ns[piece])
             values[:, 1] = fill
@@ -333,8 +341,19 @@ class FrontierSearch:
                 behind[:, 1] + round_trip + time, np.maximum(pieces.occupied_ns[piece], at_tail)
             )
             values[:, 1] = busy
-            values[:, 2] = np.maximum(behind[:, 2] + one_way + forward, busy + pieces.head_step_ns[piece])
+            values[:, 2] = np.maximum(
+                behind[:, 2] + one_way + forward, busy + pieces.head_step_ns[piece] + tied
+            )
         return values
+
+    def _tied_step(self, labels: Labels, row: IntArray, piece: IntArray, *, first: bool) -> IntArray:
+        """What a piece that starts the model adds to its step end for the tied embedding at the other end."""
+        pieces, tied_ns = self.problem.pieces, self.problem.tied_ns
+        if tied_ns is None:
+            return np.zeros(len(piece), dtype=np.int64)
+        tail = pieces.tail_class[piece] if first else labels.tail_class[row]
+        several = (pieces.num_stages[piece] > 1) if first else np.ones(len(piece), dtype=np.bool_)
+        return np.where((pieces.start[piece] == 0) & several, tied_ns[pieces.head_class[piece], tail], 0)
 
     def _with_rest(self, values: IntArray, used: IntArray, start: IntArray, window: IntArray) -> IntArray:
         """What the best completion of each label takes at least (exact for complete ones)."""
@@ -411,7 +430,16 @@ def _join(parts: list[Labels]) -> Labels:
     return Labels(
         *(
             np.concatenate([getattr(p, name) for p in parts])
-            for name in ("used", "window", "link_class", "num_stages", "values", "rest_ns", "uid")
+            for name in (
+                "used",
+                "window",
+                "link_class",
+                "tail_class",
+                "num_stages",
+                "values",
+                "rest_ns",
+                "uid",
+            )
         )
     )
 

@@ -39,7 +39,8 @@ def _unused_island(search: Search, found: Found, island_idx: int) -> str:
     island = search.space.islands[island_idx]
     label = f"{island.num_gpus}x {island.gpu.name} left out"
     pace_ns = max(s.forward_ns + s.backward_ns for s in found.pipeline.stages)
-    forced_ns = search.composer.best_with(search.problem_of(found.micro_batch), island_idx)
+    problem = search.problem_of(found.micro_batch)
+    forced_ns = search.composer.best_with(problem, island_idx) if problem is not None else None
     ratio = _least_pace_ratio(search, found, island_idx, pace_ns)
     slow = (
         f"with one layer they would set a pace at least {ratio:.1f}x the present one" if ratio > 1.05 else ""
@@ -56,15 +57,17 @@ def _unused_island(search: Search, found: Found, island_idx: int) -> str:
 
 def _least_pace_ratio(search: Search, found: Found, island_idx: int, pace_ns: int) -> float:
     """Pace of the quickest useful stage of an island (at least one whole layer) over the plan's pace."""
-    pieces = search.problem_of(found.micro_batch).pieces
+    problem = search.problem_of(found.micro_batch)
+    if problem is None:
+        return _reference_layer_s(search, found, island_idx) * NS_PER_S / pace_ns
+    pieces = problem.pieces
     idx = np.flatnonzero(pieces.island == island_idx)
     layers = np.array([bool(a.layer_idxs) for a in search.atoms])
     ahead = np.concatenate([[0], np.cumsum(layers)])
     useful = idx[ahead[pieces.stop[idx]] > ahead[pieces.start[idx]]]
     if not len(useful):
         # Tables leave out stages slower than the plan allows: then one GPU alone gives the bound.
-        seconds = _reference_layer_s(search, found, island_idx)
-        return max(seconds * NS_PER_S / pace_ns, 0.0)
+        return _reference_layer_s(search, found, island_idx) * NS_PER_S / pace_ns
     return float(pieces.period_ns[useful].min()) / pace_ns
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from math import gcd
 
-from tangram.cost.configs import tensor_parallel_degrees
+from tangram.cost.configs import legal_configs, tensor_parallel_degrees
 from tangram.errors import InputError
 from tangram.job import Job, divisors
-from tangram.model.spec import ModelSpec
+from tangram.model.spec import ModelSpec, PositionKind
 from tangram.planner.space import SearchSpace
 
 
@@ -17,11 +17,22 @@ def check_pins(model: ModelSpec, job: Job, space: SearchSpace) -> None:
     Raises:
         InputError: A pin has no legal meaning; the message gives the legal values.
     """
+    _check_sequence(model, job)
     _check_tp(model, job, space)
     _check_cp(job)
     _check_ep(model, job)
     _check_dp(job)
     _check_stages(model, job, space)
+    _check_together(model, job, space)
+
+
+def _check_sequence(model: ModelSpec, job: Job) -> None:
+    if model.position is PositionKind.LEARNED and job.seq_len > model.max_positions:
+        raise InputError(
+            f"{model.name} has {model.max_positions} learned positions, a sample has {job.seq_len} tokens",
+            where="--seq-len",
+            hint=f"legal: up to {model.max_positions}",
+        )
 
 
 def _check_tp(model: ModelSpec, job: Job, space: SearchSpace) -> None:
@@ -90,6 +101,12 @@ def _check_dp(job: Job) -> None:
 def _check_stages(model: ModelSpec, job: Job, space: SearchSpace) -> None:
     pp, layers = job.pins.pp, job.pins.layers_per_stage
     if layers is not None:
+        if any(count < 1 for count in layers[1:-1]):
+            raise InputError(
+                f"layers per stage {', '.join(map(str, layers))}: a stage between others has none",
+                where="--layers-per-stage",
+                hint="only the first and the last stage may have 0",
+            )
         if sum(layers) != model.num_layers or any(count < 0 for count in layers):
             raise InputError(
                 f"layers per stage {', '.join(map(str, layers))} sum to {sum(layers)}, "
@@ -104,10 +121,31 @@ def _check_stages(model: ModelSpec, job: Job, space: SearchSpace) -> None:
                 hint="list pp numbers",
             )
     stages = pp if pp is not None else len(layers) if layers is not None else 1
-    most = min(model.num_layers, space.num_gpus)
+    most = min(model.num_layers + 2, space.num_gpus)
     if stages > most:
         raise InputError(
             f"{stages} stages for {model.num_layers} layers on {space.num_gpus} GPUs",
             where="--pp" if pp is not None else "--layers-per-stage",
             hint=f"legal: 1 to {most}",
         )
+
+
+def _check_together(model: ModelSpec, job: Job, space: SearchSpace) -> None:
+    """Asks the search space itself whether any stage can honour the pinned degrees together."""
+    pins = job.pins
+    named = [
+        f"{name} {getattr(pins, name)}"
+        for name in ("tp", "dp", "cp", "ep")
+        if getattr(pins, name) is not None
+    ]
+    if not named:
+        return
+    whole = pins.micro_batch if pins.micro_batch is not None else job.global_batch
+    if any(legal_configs(model, portion, whole, job) for portion in space.portions):
+        return
+    sizes = sorted({portion.num_gpus for portion in space.portions})
+    raise InputError(
+        f"no stage of this cluster can have {', '.join(named)}",
+        where=", ".join("--" + name.split()[0] for name in named),
+        hint=f"a stage has dp x cp x tp GPUs, here one of {', '.join(map(str, sizes))}",
+    )

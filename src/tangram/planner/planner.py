@@ -13,7 +13,7 @@ from tangram.model.atoms import cut_atoms
 from tangram.model.spec import ModelSpec
 from tangram.plan.schema import PlanDocument, SearchSection
 from tangram.planner.bounds import bound_section
-from tangram.planner.comparisons import comparisons
+from tangram.planner.comparisons import best_alone, comparisons
 from tangram.planner.document import place_pipeline, plan_document, stated_tolerances
 from tangram.planner.idle import idle_sections
 from tangram.planner.options import PlanOptions
@@ -59,14 +59,18 @@ def plan(
         space = search_space(islands, job.precision)
         check_pins(model, job, space)
     search = Search(model, atoms, cluster, job, space, options, progress)
+    with clock.phase("single_islands_s"):
+        alone = best_alone(search)
     with clock.phase("search_s"):
+        if alone is not None:
+            search.incumbent(alone.found)
         found = search.run()
     if found is None:
         raise infeasible(search)
     with clock.phase("explain_s"):
         bound = bound_section(search, found)
         idle = idle_sections(search, found)
-        compared = comparisons(search, found)
+        compared = comparisons(search, found, alone)
     with clock.phase("document_s"):
         placed = place_pipeline(
             model, atoms, job, found.micro_batch.size, found.stages, found.placements, found.pipeline

@@ -217,17 +217,18 @@ def piece_stages(
     return (StageTimes(forward, backward, int(pieces.head_step_ns[piece])),)
 
 
-def with_end_steps(pieces: Pieces, num_atoms: int, end_step_ns: IntArray) -> Pieces:
-    """Returns the pieces with what both ends of a pipeline of several stages add to their step end, at least.
+def with_tail_step(pieces: Pieces, num_atoms: int, tied_ns: IntArray) -> Pieces:
+    """Returns the pieces with what the last stage of several adds to its step end, at least, for a tied
+    embedding.
 
     Args:
         pieces: Candidates.
         num_atoms: Of the model.
-        end_step_ns: Per link class of the stage; shape ``(num_classes,)``. Runs of several stages are left
-            as they are: a lower bound may leave things out.
+        tied_ns: As :class:`Problem` has it; the partner is not known yet, so the quickest counts. Runs of
+            several stages are left as they are: a lower bound may leave things out.
     """
-    ends = (pieces.start == 0) ^ (pieces.stop == num_atoms)
-    more = np.where(ends & (pieces.num_stages == 1), end_step_ns[pieces.head_class], 0)
+    tails = (pieces.start > 0) & (pieces.stop == num_atoms) & (pieces.num_stages == 1)
+    more = np.where(tails, tied_ns.min(axis=0)[pieces.tail_class], 0)
     return replace(pieces, head_step_ns=pieces.head_step_ns + more, step_fill_ns=pieces.step_fill_ns + more)
 
 
@@ -260,6 +261,8 @@ class Problem:
         edges: Transfer times to rank plans with.
         edges_at_best: Transfer times that no placement can undercut, for the lower bound.
         max_extra_in_flight: Largest ``e`` per edge; 0 for an engine with fixed warm-up.
+        tied_ns: What keeping a tied embedding equal adds to the step end of the first stage, ``[its class,
+            the last stage's class]``, at least; None without one. The last stage's share is in the pieces.
         num_stages: Exact number of stages of the pipeline, or None when it is free.
         runs: Stages of the pieces that have several.
     """
@@ -272,6 +275,7 @@ class Problem:
     edges_at_best: Edges
     max_extra_in_flight: int
     num_stages: int | None = None
+    tied_ns: IntArray | None = None
     runs: tuple[tuple[StageTimes, ...], ...] = ()
 
     def stages_of(self, piece: int) -> tuple[StageTimes, ...]:

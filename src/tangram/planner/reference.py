@@ -31,12 +31,14 @@ class Reference:
     Attributes:
         gpu_seconds: Forward plus backward; shape ``(num_islands, num_atoms)``.
         state_bytes: Model states that must lie on GPUs; shape ``(num_atoms,)``.
+        tied_bytes: Of them, what embedding and head share when one stage holds both.
         num_gpus: Per island; shape ``(num_islands,)``.
         usable_bytes: Memory of one GPU per island; shape ``(num_islands,)``.
     """
 
     gpu_seconds: FloatArray
     state_bytes: FloatArray
+    tied_bytes: float
     num_gpus: FloatArray
     usable_bytes: FloatArray
 
@@ -95,8 +97,15 @@ class Reference:
     def slice_state_bytes(self, num_gpus: int) -> FloatArray:
         """Returns lower bounds on the model states per GPU of all slices, shape as above."""
         ahead = np.concatenate([[0.0], np.cumsum(self.state_bytes)])
-        table: FloatArray = (ahead[None, :] - ahead[:, None]) * (_SAFETY / num_gpus)
+        held = ahead[None, :] - ahead[:, None]
+        held[0, -1] -= self.tied_bytes
+        table: FloatArray = held * (_SAFETY / num_gpus)
         return table
+
+    @property
+    def total_state_bytes(self) -> float:
+        """Model states of the whole model, at least."""
+        return float(self.state_bytes.sum()) - self.tied_bytes
 
 
 def reference(
@@ -107,7 +116,7 @@ def reference(
     order = {fingerprint: idx for idx, fingerprint in enumerate(kinds)}
     position = np.array([order[atom.fingerprint] for atom in atoms])
     config = StageConfigs.of([StageConfig(dp=1, tp=1)])
-    times, states = [], None
+    times, states, tied = [], np.zeros(len(atoms)), 0.0
     for island in islands:
         alone = Portion(island, 1, 1)
         costs = atom_costs(model, tuple(kinds.values()), alone, config, micro_batch, job)
@@ -116,9 +125,11 @@ def reference(
         if job.pins.offload in ("none", "activations"):
             bytes_ = bytes_ + costs.optimizer_bytes
         states = bytes_[:, 0][position]
+        tied = float(costs.tied_bytes[0])
     return Reference(
         gpu_seconds=np.array(times),
-        state_bytes=states if states is not None else np.zeros(len(atoms)),
+        state_bytes=states,
+        tied_bytes=tied,
         num_gpus=np.array([float(i.num_gpus) for i in islands]),
         usable_bytes=np.array([float(i.gpu.usable_memory_bytes) for i in islands]),
     )

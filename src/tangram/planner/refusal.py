@@ -21,16 +21,17 @@ _REPAIR_LATTICE = 1500
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A change that makes the job fit, and the time it then takes."""
+    """A change that makes the job fit, and the time it then takes; repairs rank by time per token."""
 
     text: str
     iteration_ns: int
+    ns_per_token: float
 
 
 def infeasible(search: Search) -> InfeasibleError:
     """Builds the refusal for a search that found nothing."""
     message, details = _binding(search)
-    repairs = sorted(_repairs(search), key=lambda r: (r.iteration_ns, r.text))[:_MAX_REPAIRS]
+    repairs = sorted(_repairs(search), key=lambda r: (r.ns_per_token, r.text))[:_MAX_REPAIRS]
     lines = [f"{r.text}: {format_duration(r.iteration_ns / NS_PER_S)} per step (predicted)" for r in repairs]
     if not lines:
         lines = ["no single change tried here is enough: more GPUs, or GPUs with more memory, are needed"]
@@ -43,7 +44,7 @@ def _binding(search: Search) -> tuple[str, list[str]]:
     """
     smallest = min(search.sizes, key=lambda s: s.size)
     ref = smallest.reference
-    states = float(ref.state_bytes.sum())
+    states = ref.total_state_bytes
     usable = float((ref.num_gpus * ref.usable_bytes).sum())
     job, model = search.job, search.model
     kept = job.precision.element_bytes + job.optimizer.gradient_bytes + job.optimizer.state_bytes
@@ -71,16 +72,15 @@ def _binding(search: Search) -> tuple[str, list[str]]:
     covered, short = search.coverage(smallest)
     total = len(search.atoms)
     details.append(
-        f"at micro-batch {smallest.size} and with the most recomputation allowed, at most {covered} of "
-        f"{total} atoms fit; the rest holds {format_bytes(short)} of model states"
+        f"counted at micro-batch {smallest.size}, the smallest, with the most recomputation allowed"
     )
     pins = _pins_text(job.pins)
     if pins:
         details.append(f"pinned: {pins}")
     what = "with what is pinned, " if pins else ""
     message = (
-        f"{what}model states fit, but not together with activations, workspace and reserve: short by at "
-        f"least {format_bytes(short)}"
+        f"{what}model states fit, but not together with activations, workspace and reserve: "
+        f"{total - covered} of {total} atoms with {format_bytes(short)} of states find no room"
     )
     return message, details
 
@@ -120,7 +120,7 @@ def _job_changes(job: Job, *, several_nodes: bool) -> Iterator[tuple[str, Job]]:
 def _more_nodes(search: Search) -> Iterator[tuple[str, Cluster, list[Island]]]:
     """One or several more nodes of each kind, until model states fit with a quarter to spare."""
     ref = search.sizes[0].reference
-    need = 1.25 * float(ref.state_bytes.sum()) - float((ref.num_gpus * ref.usable_bytes).sum())
+    need = 1.25 * ref.total_state_bytes - float((ref.num_gpus * ref.usable_bytes).sum())
     for idx, island in enumerate(search.space.islands):
         per_node = island.gpus_per_node * float(ref.usable_bytes[idx])
         count = max(1, int(-(-need // per_node)))
@@ -153,7 +153,8 @@ def _planned(
     options = replace(search.options, effort=search.options.effort.hurried())
     found = Search(search.model, search.atoms, cluster, job, space, options).run()
     if found is not None:
-        yield Repair(text, found.iteration_ns)
+        tokens = job.global_batch * job.seq_len
+        yield Repair(text, found.iteration_ns, found.iteration_ns / tokens)
 
 
 def _pins_text(pins: Pins) -> str:

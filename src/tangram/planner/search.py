@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from tangram.cluster.spec import Cluster, Portion
 from tangram.cost.transfer import tied_sync_s
 from tangram.cost.types import IntArray
+from tangram.errors import InputError
 from tangram.job import Job
 from tangram.model.atoms import Atom
 from tangram.model.spec import ModelSpec
@@ -22,7 +23,7 @@ from tangram.planner.lattice import prefix_bound
 from tangram.planner.options import PlanOptions, Pruning
 from tangram.planner.pairs import PairRules
 from tangram.planner.placement import Placement, place
-from tangram.planner.problem import FAR_NS, Chain, Problem, StageTimes, with_end_steps
+from tangram.planner.problem import FAR_NS, Chain, Problem, StageTimes, with_tail_step
 from tangram.planner.queries import SliceQueries
 from tangram.planner.reference import Reference, reference
 from tangram.planner.space import SearchSpace
@@ -109,6 +110,7 @@ class Search:
     _sizes: list[MicroBatch] = field(default_factory=list)
     _contexts: dict[int, tuple[Problem, MicroBatch, TableSet]] = field(default_factory=dict)
     _problems: dict[int, Problem] = field(default_factory=dict)
+    _known: Found | None = None
 
     def __post_init__(self) -> None:
         self.composer = Composer(self._referee, self.options.effort, incumbent_ns=self.incumbent_ns)
@@ -145,6 +147,12 @@ class Search:
         self.rejections = sorted(set(self.rejections))
         return self._best()
 
+    def incumbent(self, found: Found) -> None:
+        """Starts from a plan that is known already, of part of this space: the answer will be no worse."""
+        self._known = found
+        # One more, so that a plan as fast as the known one is found again and the known one need not serve.
+        self.composer.incumbent_ns = found.iteration_ns + 1
+
     def lower_bound_ns(self) -> int:
         """What no plan within the space can beat."""
         return self.composer.lower_bound_ns()
@@ -162,9 +170,9 @@ class Search:
         covered = int(reached.max(initial=0))
         return covered, float(states[covered:].sum())
 
-    def problem_of(self, size: MicroBatch) -> Problem:
-        """Returns the composition problem of a micro-batch size that was searched."""
-        return self._problems[size.num_micro_batches]
+    def problem_of(self, size: MicroBatch) -> Problem | None:
+        """Returns the composition problem of a micro-batch size; None where pruning left none."""
+        return self._problems.get(size.num_micro_batches)
 
     def is_proven(self, found: Found) -> bool:
         """Whether nothing within the space is faster than ``found``."""
@@ -204,7 +212,8 @@ class Search:
         An incumbent makes every table after it small, the first one too. Where none is found the search
         starts without one.
         """
-        if self.options.pruning is not Pruning.SAFE or self.composer.cutoff_ns < FAR_NS:
+        known = self.composer.cutoff_ns < FAR_NS
+        if self.options.pruning is not Pruning.SAFE or (known and self.options.effort.quick):
             return
         size = self._sizes[0]
         problem = self._problem(size, builder, size.reference.least_period_s() * _SCOUT_PACE)
@@ -242,23 +251,25 @@ class Search:
         self.counts.update(tables.counts)
         self.rejections += tables.rejections
         expected, at_best = class_edges(self.cluster, self.space, size.cuts)
+        tied = self._tied_ns()
         problem = Problem(
             num_atoms=len(self.atoms),
             capacity=self.space.capacity,
             num_micro_batches=size.num_micro_batches,
-            pieces=with_end_steps(tables.pieces, len(self.atoms), self._end_step_ns()),
+            pieces=tables.pieces if tied is None else with_tail_step(tables.pieces, len(self.atoms), tied),
             edges=expected,
             edges_at_best=at_best,
             max_extra_in_flight=_EXTRA_IN_FLIGHT if self.job.free_warmup and self.job.overlap_p2p else 0,
             num_stages=self.job.pins.pp,
+            tied_ns=tied,
             runs=tables.runs,
         )
         self._contexts[id(problem)] = (problem, size, tables)
         return problem
 
-    def _end_step_ns(self) -> IntArray:
+    def _tied_ns(self) -> IntArray | None:
         if not self.model.tied_embeddings:
-            return np.zeros(len(self.space.link_classes), dtype=np.int64)
+            return None
         return least_tied_ns(self.cluster, self.space, self._tied_bytes())
 
     def _tied_bytes(self) -> int:
@@ -326,7 +337,10 @@ class Search:
 
     def _best(self) -> Found | None:
         """Simulates the best few once more with shared NICs, until no other can be better."""
-        best: Found | None = None
+        best = self._known
+        if best is not None:
+            size = next(s for s in self._sizes if s.size == best.micro_batch.size)
+            best = replace(best, micro_batch=size)
         for candidate in sorted(self.composer.candidates, key=lambda c: c.rank)[:_CONTENDED_FINALISTS]:
             if best is not None and candidate.time_ns >= best.iteration_ns:
                 break
@@ -344,12 +358,23 @@ class Search:
 
 
 def pinned_slices(atoms: tuple[Atom, ...], layers: tuple[int, ...]) -> frozenset[tuple[int, int]]:
-    """Returns the slices of a pipeline with so many transformer layers per stage."""
+    """Returns the slices of a pipeline with so many transformer layers per stage.
+
+    Raises:
+        InputError: A cut would lie inside an atom.
+    """
     cuts = [0]
     last_layer = 0
     for count in layers[:-1]:
         last_layer += count
         behind = [i for i, a in enumerate(atoms) if a.layer_idxs and a.layer_idxs[-1] < last_layer]
-        cuts.append(max(behind, default=0) + 1)
+        cut = max(behind, default=0) + 1
+        if any(a.layer_idxs and a.layer_idxs[0] < last_layer for a in atoms[cut:]):
+            raise InputError(
+                f"a cut behind layer {last_layer - 1} lies inside an atom",
+                where="--layers-per-stage",
+                hint="choose smaller atoms with --atoms, or multiples of their layers",
+            )
+        cuts.append(cut)
     cuts.append(len(atoms))
     return frozenset(pairwise(cuts))

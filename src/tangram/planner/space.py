@@ -92,7 +92,7 @@ def search_space(
     keys = [link_class(idx, p) for idx, p in chosen]
     classes = tuple(sorted(set(keys)))
     notes = tuple(
-        f"{island.name} is counted in blocks of {unit} GPUs"
+        f"{island.name} is counted in blocks of {unit} GPUs{_lost(island, unit)}"
         for island, unit in zip(usable, units, strict=True)
         if unit > 1
     )
@@ -107,6 +107,11 @@ def search_space(
         portion_classes=tuple(classes.index(key) for key in keys),
         notes=notes,
     )
+
+
+def _lost(island: Island, unit: int) -> str:
+    left = island.num_gpus % unit
+    return f", which leaves {left} out" if left else ""
 
 
 def link_class(island: int, portion: Portion) -> LinkClass:

@@ -9,7 +9,7 @@ from tangram.cost.setting import attention_kernel
 from tangram.cost.stage import stage_cost
 from tangram.cost.types import StageCost
 from tangram.job import Job, Recompute
-from tangram.model.atoms import Atom
+from tangram.model.atoms import Atom, has_experts
 from tangram.model.spec import ModelSpec
 from tangram.parallelizers.protocols import StageChoice
 from tangram.plan.schema import LayerRecompute, MeshSection, RankSlot, StagePrediction, StageSection
@@ -77,7 +77,7 @@ def _section(placed: PlacedPipeline, idx: int, first_rank: int) -> StageSection:
     choice, config = placed.stages[idx], placed.stages[idx].config
     atoms = placed.atoms[choice.start : choice.stop]
     layers = sorted({layer for atom in atoms for layer in atom.layer_idxs})
-    has_moe = any(placed.model.layers[layer].moe is not None for layer in layers)
+    has_moe = has_experts(atoms)
     ends = atoms[0].is_embedding or atoms[-1].is_head
     gpu = choice.portion.island.gpu
     cost = placed.cost(idx)

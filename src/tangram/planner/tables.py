@@ -7,7 +7,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from tangram.cluster.spec import Cluster, Portion
 from tangram.cost.stage import stage_cost
 from tangram.cost.types import IntArray
 from tangram.job import Job
-from tangram.model.atoms import Atom
+from tangram.model.atoms import Atom, has_experts
 from tangram.model.spec import ModelSpec
 from tangram.parallelizers.guard import guarded_options
 from tangram.parallelizers.protocols import (
@@ -53,6 +53,7 @@ class TableSet:
     """All pieces of one micro-batch size.
 
     Attributes:
+        atoms: Of the model.
         pieces: For the composition.
         runs: Stages of the pieces that have several.
         sources: In the order of ``first_piece``.
@@ -60,6 +61,7 @@ class TableSet:
         rejections: Parallelizers that misbehaved, in words.
     """
 
+    atoms: tuple[Atom, ...]
     pieces: Pieces
     runs: tuple[tuple[StageTimes, ...], ...]
     sources: list[PieceSource]
@@ -91,13 +93,18 @@ class TableSet:
         if source.table is not None and source.request is not None:
             planner = get_parallelizer(source.parallelizer)
             assert isinstance(planner, StageTable)
-            return (planner.choice(source.request, source.table, row),)
-        start, plan = source.plans[row]
-        shift = start - plan.stages[0].start
-        return tuple(
-            StageChoice(s.start + shift, s.stop + shift, s.portion, s.config, s.recomputed)
-            for s in plan.stages
-        )
+            chosen = [planner.choice(source.request, source.table, row)]
+        else:
+            start, plan = source.plans[row]
+            shift = start - plan.stages[0].start
+            chosen = [replace(s, start=s.start + shift, stop=s.stop + shift) for s in plan.stages]
+        return tuple(self._plain(choice) for choice in chosen)
+
+    def _plain(self, choice: StageChoice) -> StageChoice:
+        """Expert degrees mean nothing on a stage without experts; 1 needs the fewest communicators."""
+        if has_experts(self.atoms[choice.start : choice.stop]):
+            return choice
+        return replace(choice, config=replace(choice.config, ep=1, expert_tp=1))
 
 
 @dataclass(slots=True)
@@ -158,7 +165,7 @@ class TableBuilder:
                     first += len(made)
         pieces = Pieces.concatenate(parts) if parts else _no_pieces()
         counts["options"] += len(pieces)
-        return TableSet(pieces, tuple(self._runs), sources, counts, rejections)
+        return TableSet(self.atoms, pieces, tuple(self._runs), sources, counts, rejections)
 
     def _from_table(
         self,
