@@ -33,7 +33,7 @@ from tangram.parallelizers.protocols import (
 from tangram.parallelizers.uniform import UniformPlanner
 from tangram.planner import tables
 from tangram.planner.options import PlanOptions
-from tangram.planner.queries import SliceAnswer, SliceQueries, max_in_flight
+from tangram.planner.queries import SliceAnswer, SliceQueries, max_in_flight, stage_costs
 from tangram.units import GB
 
 MAX_IN_FLIGHT = 12
@@ -173,7 +173,9 @@ def limits_of(planner: Any, table: TableRequest, start: int, stop: int) -> tuple
             limits.add(0)
             continue
         best[in_flight] = min(time_s(table, plan) for plan in plans)
-        limits.add(min(max(max_in_flight(table, plan) for plan in plans), table.max_in_flight))
+        limits.add(
+            min(max(max_in_flight(table, stage_costs(table, plan)) for plan in plans), table.max_in_flight)
+        )
     return limits, best
 
 

@@ -132,6 +132,28 @@ def representatives(cluster: Cluster, island: Island) -> list[Node]:
     return chosen[: max(_MAX_REPRESENTATIVES, 2 * len(per_group))]
 
 
+def tied_bytes(model: ModelSpec, job: Job) -> int:
+    """Returns the bytes of the gradient of an embedding that the head shares; 0 when it has its own
+    matrix.
+    """
+    if not model.tied_embeddings:
+        return 0
+    return model.vocab_size * model.hidden_size * job.optimizer.gradient_bytes
+
+
+def tied_step_ns(cluster: Cluster, num_bytes: int, placements: Sequence[Placement]) -> int:
+    """Returns what first and last stage each add to their step end to keep a tied embedding equal.
+
+    Args:
+        cluster: The network.
+        num_bytes: As :func:`tied_bytes` has it.
+        placements: Of all stages; with one stage, or without bytes, nothing is added.
+    """
+    if not num_bytes or len(placements) < 2:
+        return 0
+    return round(tied_sync_s(cluster, placements[0].nodes, placements[-1].nodes, num_bytes) * NS_PER_S)
+
+
 def placed_edge(cluster: Cluster, front: Placement, behind: Placement, num_bytes: int) -> SimEdge:
     """Returns the edge between two placed stages; transfers between hosts hold their NICs."""
     lanes = min(front.portion.gpus_per_node, behind.portion.gpus_per_node)

@@ -12,16 +12,16 @@ from tangram.cluster.spec import Assumption, Cluster, Island, Portion
 from tangram.cluster.tolerances import Tolerances
 from tangram.cost.configs import legal_configs
 from tangram.cost.stage import stage_cost
-from tangram.cost.transfer import tied_sync_s
 from tangram.cost.types import StageConfig
 from tangram.errors import InputError, UnknownNameError
 from tangram.job import Job, Recompute
 from tangram.model.atoms import Atom, cut_atoms
 from tangram.model.spec import ModelSpec
 from tangram.parallelizers.protocols import StageChoice
-from tangram.plan.schema import BoundSection, GpuSlot, IdleSection, PlanDocument, SearchSection
+from tangram.plan.schema import BoundSection, IdleSection, PlanDocument, SearchSection
 from tangram.planner.document import place_pipeline, plan_document, stated_tolerances
-from tangram.planner.edges import boundaries, placed_edge
+from tangram.planner.edges import boundaries, placed_edge, tied_bytes, tied_step_ns
+from tangram.planner.idle import free_slots, used_slots
 from tangram.planner.placement import Placement, Slot, place
 from tangram.planner.reference import reference
 from tangram.simulate.engine import simulate
@@ -320,10 +320,7 @@ def _trial(
 ) -> _Trial:
     m = job.global_batch // micro_batch
     cuts = boundaries(model, atoms, micro_batch, job)
-    tied = 0.0
-    if model.tied_embeddings and len(choices) > 1:
-        tied_bytes = model.vocab_size * model.hidden_size * job.optimizer.gradient_bytes
-        tied = tied_sync_s(cluster, placements[0].nodes, placements[-1].nodes, tied_bytes)
+    tied = tied_step_ns(cluster, tied_bytes(model, job), placements)
     overflow, sim = 0.0, []
     for idx, choice in enumerate(choices):
         window = len(choices) - idx
@@ -339,9 +336,9 @@ def _trial(
             job,
         )
         overflow = max(overflow, cost.peak_bytes - cost.capacity_bytes)
-        step = cost.step_s + (tied if idx in (0, len(choices) - 1) else 0.0)
-        forward, backward, step_end = (round(t * NS_PER_S) for t in (cost.forward_s, cost.backward_s, step))
-        sim.append(SimStage(forward, backward, step_end, window))
+        times = (cost.forward_s, cost.backward_s, cost.step_s)
+        forward, backward, step = (round(t * NS_PER_S) for t in times)
+        sim.append(SimStage(forward, backward, step + (tied if idx in (0, len(choices) - 1) else 0), window))
     edges = tuple(
         placed_edge(cluster, placements[i], placements[i + 1], cuts.bytes_at[choices[i].stop])
         for i in range(len(choices) - 1)
@@ -351,15 +348,10 @@ def _trial(
 
 
 def _idle(islands: Sequence[Island], placements: Sequence[Placement]) -> list[IdleSection]:
-    used = {(slot.node.name, slot.gpu_idx) for p in placements for slot in p.slots}
-    sections = []
-    for island in islands:
-        slots = [(node.name, gpu) for node in island.nodes for gpu in range(island.gpus_per_node)]
-        free = [GpuSlot(node=node, gpu_idx=gpu) for node, gpu in slots if (node, gpu) not in used]
-        if free:
-            sections.append(
-                IdleSection(
-                    island=island.name, count=len(free), gpus=free, reason="not in the dictated pipeline"
-                )
-            )
-    return sections
+    used = used_slots(placements)
+    free = {island.name: free_slots(island, used) for island in islands}
+    return [
+        IdleSection(island=name, count=len(slots), gpus=slots, reason="not in the dictated pipeline")
+        for name, slots in free.items()
+        if slots
+    ]

@@ -14,7 +14,7 @@ from tangram.cluster.spec import Island, Portion
 from tangram.model.atoms import Atom
 from tangram.parallelizers.exact import ExactStageTable
 from tangram.parallelizers.protocols import OptionTable, TableRequest
-from tangram.planner.edges import placed_edge
+from tangram.planner.edges import placed_edge, tied_bytes, tied_step_ns
 from tangram.planner.placement import place
 from tangram.planner.search import MicroBatch, Search
 from tangram.simulate.fast import iteration_ns
@@ -76,7 +76,7 @@ def _pace_ns(*, size_of: MicroBatch, search: Search, stages: Sequence[FixedStage
 
 def _pipeline(search: Search, stages: Sequence[FixedStage], size: MicroBatch) -> SimPipeline | None:
     placements = place([s.portion for s in stages])
-    tied = search.tied_step_ns(placements)
+    tied = tied_step_ns(search.cluster, tied_bytes(search.model, search.job), placements)
     sim: list[SimStage] = []
     for idx, stage in enumerate(stages):
         window = len(stages) - idx

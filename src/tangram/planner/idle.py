@@ -8,16 +8,17 @@ import numpy as np
 
 from tangram.cluster.spec import Island
 from tangram.plan.schema import GpuSlot, IdleSection
+from tangram.planner.placement import Placement
 from tangram.planner.search import Found, Search
 from tangram.units import NS_PER_S, format_duration
 
 
 def idle_sections(search: Search, found: Found) -> list[IdleSection]:
     """Returns one section per island with unused GPUs, islands of the wrong precision included."""
-    used = {(slot.node.name, slot.gpu_idx) for p in found.placements for slot in p.slots}
+    used = used_slots(found.placements)
     sections = []
     for idx, island in enumerate(search.space.islands):
-        free = _free(island, used)
+        free = free_slots(island, used)
         if free:
             whole = len(free) == island.num_gpus
             reason = (
@@ -25,12 +26,18 @@ def idle_sections(search: Search, found: Found) -> list[IdleSection]:
             )
             sections.append(IdleSection(island=island.name, count=len(free), gpus=free, reason=reason))
     for island, reason in search.space.excluded:
-        free = _free(island, used)
+        free = free_slots(island, used)
         sections.append(IdleSection(island=island.name, count=len(free), gpus=free, reason=reason))
     return sections
 
 
-def _free(island: Island, used: set[tuple[str, int]]) -> list[GpuSlot]:
+def used_slots(placements: Sequence[Placement]) -> set[tuple[str, int]]:
+    """Returns the GPUs of all stages, as (node name, index)."""
+    return {(slot.node.name, slot.gpu_idx) for placement in placements for slot in placement.slots}
+
+
+def free_slots(island: Island, used: set[tuple[str, int]]) -> list[GpuSlot]:
+    """Returns the GPUs of an island that are not in use, in node order."""
     slots = [(node.name, gpu) for node in island.nodes for gpu in range(island.gpus_per_node)]
     return [GpuSlot(node=node, gpu_idx=gpu) for node, gpu in slots if (node, gpu) not in used]
 

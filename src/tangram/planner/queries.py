@@ -20,6 +20,7 @@ from math import floor
 from typing import TYPE_CHECKING
 
 from tangram.cost.stage import stage_cost
+from tangram.cost.types import StageCost
 from tangram.parallelizers.guard import guarded_plan
 from tangram.parallelizers.protocols import SlicePlan, SlicePlanner, SliceRequest, TableRequest
 
@@ -36,11 +37,13 @@ class SliceAnswer:
 
     Attributes:
         plan: As planned for the first of ``slices``.
+        costs: Of its stages, as the cost model sees them with one micro-batch in flight.
         max_in_flight: Largest window of its last stage that fits.
         slices: All slices of equal content.
     """
 
     plan: SlicePlan
+    costs: tuple[StageCost, ...]
     max_in_flight: int
     slices: tuple[tuple[int, int], ...]
 
@@ -80,7 +83,7 @@ class SliceQueries:
         for slices, (found, num_queries, faults) in zip(groups, results, strict=True):
             counts["queries"] += num_queries
             rejections += faults
-            answers += [SliceAnswer(plan, limit, tuple(slices)) for plan, limit in found]
+            answers += [SliceAnswer(plan, costs, limit, tuple(slices)) for plan, costs, limit in found]
         return answers
 
     def _num_workers(self) -> int:
@@ -106,7 +109,7 @@ class SliceQueries:
         return self._pool
 
 
-SliceResult = tuple[list[tuple[SlicePlan, int]], int, list[str]]
+SliceResult = tuple[list[tuple[SlicePlan, tuple[StageCost, ...], int]], int, list[str]]
 
 
 def answer_slices(
@@ -120,7 +123,7 @@ def _answer_slice(planner: SlicePlanner, request: TableRequest, start: int, stop
     ends = stop == len(request.atoms)
     in_flight = 1 if ends else 2
     highest = 1 if ends else max(2, request.max_in_flight)
-    found: list[tuple[SlicePlan, int]] = []
+    found: list[tuple[SlicePlan, tuple[StageCost, ...], int]] = []
     faults: list[str] = []
     num_queries = 0
     while in_flight <= highest:
@@ -129,18 +132,20 @@ def _answer_slice(planner: SlicePlanner, request: TableRequest, start: int, stop
         faults += [str(r) for r in answer.rejections]
         if not answer.plans:
             break
-        limits = [max(in_flight, max_in_flight(request, plan)) for plan in answer.plans]
-        found += [(plan, min(limit, highest)) for plan, limit in zip(answer.plans, limits, strict=True)]
-        in_flight = max(limits) + 1
+        reached = in_flight
+        for plan in answer.plans:
+            costs = stage_costs(request, plan)
+            limit = max(in_flight, max_in_flight(request, costs))
+            found.append((plan, costs, min(limit, highest)))
+            reached = max(reached, limit)
+        in_flight = reached + 1
     return found, num_queries, faults
 
 
-def max_in_flight(request: TableRequest, plan: SlicePlan) -> int:
-    """Returns the largest window of the plan's last stage at which every stage of it fits."""
-    limit = request.max_in_flight
-    for place, stage in enumerate(plan.stages):
-        offset = len(plan.stages) - 1 - place
-        cost = stage_cost(
+def stage_costs(request: TableRequest, plan: SlicePlan) -> tuple[StageCost, ...]:
+    """Costs every stage of a plan with one micro-batch in flight; more only add their activations."""
+    return tuple(
+        stage_cost(
             request.model,
             request.atoms[stage.start : stage.stop],
             stage.portion,
@@ -151,6 +156,15 @@ def max_in_flight(request: TableRequest, plan: SlicePlan) -> int:
             stage.recomputed,
             request.job,
         )
+        for stage in plan.stages
+    )
+
+
+def max_in_flight(request: TableRequest, costs: Sequence[StageCost]) -> int:
+    """Returns the largest window of a plan's last stage at which every stage of it fits."""
+    limit = request.max_in_flight
+    for place, cost in enumerate(costs):
+        offset = len(costs) - 1 - place
         if cost.activation_bytes <= 0:
             continue
         room = cost.capacity_bytes - (cost.peak_bytes - cost.activation_bytes)

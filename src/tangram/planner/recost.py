@@ -7,7 +7,6 @@ import math
 from tangram.cluster.islands import build_islands
 from tangram.cluster.spec import Cluster, Island, Portion
 from tangram.cluster.tolerances import Tolerances
-from tangram.cost.transfer import tied_sync_s
 from tangram.cost.types import StageConfig
 from tangram.job import Recompute
 from tangram.model.atoms import Atom, cut_atoms, parse_granularity
@@ -15,7 +14,7 @@ from tangram.parallelizers.protocols import StageChoice
 from tangram.plan.schema import IslandSection, PlanDocument, StageSection
 from tangram.plan.violation import Violation
 from tangram.planner.document import place_pipeline, prediction
-from tangram.planner.edges import placed_edge
+from tangram.planner.edges import placed_edge, tied_bytes, tied_step_ns
 from tangram.planner.placement import Placement, Slot
 from tangram.planner.stages import PlacedPipeline
 from tangram.simulate.engine import simulate
@@ -53,16 +52,13 @@ def recost_plan(doc: PlanDocument) -> PlacedPipeline:
     stated = _stated_pipeline(doc)
     placed = place_pipeline(model, atoms, job, pipeline.micro_batch, choices, placements, stated)
     costs = [placed.cost(idx) for idx in range(len(choices))]
-    tied = 0.0
-    if doc.tied_weight_groups:
-        tied_bytes = model.vocab_size * model.hidden_size * job.optimizer.gradient_bytes
-        tied = tied_sync_s(cluster, placements[0].nodes, placements[-1].nodes, tied_bytes)
-    ends = (0, len(choices) - 1) if doc.tied_weight_groups else ()
+    tied = tied_step_ns(cluster, tied_bytes(model, job), placements)
+    ends = (0, len(choices) - 1)
     stages = tuple(
         SimStage(
             round(cost.forward_s * NS_PER_S),
             round(cost.backward_s * NS_PER_S),
-            round(cost.step_s * NS_PER_S) + (round(tied * NS_PER_S) if idx in ends else 0),
+            round(cost.step_s * NS_PER_S) + (tied if idx in ends else 0),
             window,
         )
         for idx, (cost, window) in enumerate(zip(costs, pipeline.schedule.in_flight, strict=True))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 
 from tangram.cluster.spec import Cluster, Portion
-from tangram.cost.transfer import tied_sync_s
 from tangram.cost.types import IntArray
 from tangram.errors import InputError
 from tangram.job import Job
@@ -18,7 +17,15 @@ from tangram.model.atoms import Atom
 from tangram.model.spec import ModelSpec
 from tangram.parallelizers.protocols import StageChoice
 from tangram.planner.compose import Candidate, Composer
-from tangram.planner.edges import Boundaries, boundaries, class_edges, least_tied_ns, placed_edge
+from tangram.planner.edges import (
+    Boundaries,
+    boundaries,
+    class_edges,
+    least_tied_ns,
+    placed_edge,
+    tied_bytes,
+    tied_step_ns,
+)
 from tangram.planner.lattice import prefix_bound
 from tangram.planner.options import PlanOptions, Pruning
 from tangram.planner.pairs import PairRules
@@ -270,10 +277,7 @@ class Search:
     def _tied_ns(self) -> IntArray | None:
         if not self.model.tied_embeddings:
             return None
-        return least_tied_ns(self.cluster, self.space, self._tied_bytes())
-
-    def _tied_bytes(self) -> int:
-        return self.model.vocab_size * self.model.hidden_size * self.job.optimizer.gradient_bytes
+        return least_tied_ns(self.cluster, self.space, tied_bytes(self.model, self.job))
 
     def _max_in_flight(self, size: MicroBatch) -> int:
         stages = min(len(self.atoms), sum(self.space.capacity))
@@ -318,22 +322,14 @@ class Search:
             placed_edge(self.cluster, placements[i], placements[i + 1], size.cuts.bytes_at[spans[i][0]])
             for i in range(len(spans) - 1)
         )
-        tied, last = self.tied_step_ns(placements), len(times) - 1
+        tied = tied_step_ns(self.cluster, tied_bytes(self.model, self.job), placements)
+        last = len(times) - 1
         stages_ns = tuple(
             SimStage(t.forward_ns, t.backward_ns, t.step_ns + (tied if i in (0, last) else 0), w)
             for i, (t, w) in enumerate(zip(times, windows, strict=True))
         )
         blocking = not self.job.overlap_p2p
         return SimPipeline(stages_ns, edges, problem.num_micro_batches, blocking), placements
-
-    def tied_step_ns(self, placements: Sequence[Placement]) -> int:
-        """Returns what first and last stage add to their step ends to keep tied embeddings equal; 0 when
-        they need not.
-        """
-        if not self.model.tied_embeddings or len(placements) < 2:
-            return 0
-        nodes = placements[0].nodes, placements[-1].nodes
-        return round(tied_sync_s(self.cluster, *nodes, self._tied_bytes()) * NS_PER_S)
 
     def _best(self) -> Found | None:
         """Simulates the best few once more with shared NICs, until no other can be better."""

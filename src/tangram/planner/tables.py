@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tangram.cluster.spec import Cluster, Portion
-from tangram.cost.stage import stage_cost
 from tangram.cost.types import IntArray
 from tangram.job import Job
 from tangram.model.atoms import Atom, has_experts
@@ -214,7 +213,7 @@ class TableBuilder:
         parts: list[Pieces] = []
         plans: list[tuple[int, SlicePlan]] = []
         for answer in answers:
-            stages = self._stage_times(answer.plan, request)
+            stages = self._stage_times(answer, request)
             run = len(self._runs)
             self._runs.append(stages)
             for start, stop in answer.slices:
@@ -254,20 +253,9 @@ class TableBuilder:
             payload=payload,
         )
 
-    def _stage_times(self, plan: SlicePlan, request: TableRequest) -> tuple[StageTimes, ...]:
-        times = []
-        for place, stage in enumerate(plan.stages):
-            cost = stage_cost(
-                self.model,
-                self.atoms[stage.start : stage.stop],
-                stage.portion,
-                stage.config,
-                request.micro_batch,
-                request.num_micro_batches,
-                len(plan.stages) - place,
-                stage.recomputed,
-                self.job,
-            )
+    def _stage_times(self, answer: SliceAnswer, request: TableRequest) -> tuple[StageTimes, ...]:
+        times, plan = [], answer.plan
+        for place, (stage, cost) in enumerate(zip(plan.stages, answer.costs, strict=True)):
             edge = (0, 0, 0)
             if place + 1 < len(plan.stages):
                 edge = self.inner_edge(stage, plan.stages[place + 1], request.micro_batch)
