@@ -152,7 +152,7 @@ class Composer:
         for chain in bound.chains[:2]:
             self._simulate(problem_idx, problem, chain)
         if not bound.exhausted:
-            lowest = min(lowest, pace)
+            lowest = max(pace, prober.merged_bound_ns(self.cutoff_ns))
         self.stairs_ns[problem_idx] = (min(pace, lowest), lowest)
         if lowest >= self.cutoff_ns:
             self.close(problem_idx, self.cutoff_ns, proven=True)

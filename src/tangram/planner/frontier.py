@@ -19,7 +19,7 @@ number of labels is what the guide leaves: usually some hundreds to some ten tho
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from itertools import pairwise
 
@@ -43,10 +43,14 @@ class Objective(StrEnum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Labels:
-    """Labels at one cut; arrays of shape ``(num_labels,)``, ``used`` has a column per island."""
+    """Labels at one cut; arrays of shape ``(num_labels,)``, ``used`` has a column per island.
+
+    ``widest`` is the window itself, but for merged labels: the largest window of any of them.
+    """
 
     used: IntArray
     window: IntArray
+    widest: IntArray
     link_class: IntArray
     tail_class: IntArray
     num_stages: IntArray
@@ -59,16 +63,7 @@ class Labels:
 
     def take(self, idx: IntArray | BoolArray) -> Labels:
         """Returns the labels at these positions."""
-        return Labels(
-            self.used[idx],
-            self.window[idx],
-            self.link_class[idx],
-            self.tail_class[idx],
-            self.num_stages[idx],
-            self.values[idx],
-            self.rest_ns[idx],
-            self.uid[idx],
-        )
+        return Labels(*(getattr(self, f.name)[idx] for f in fields(Labels)))
 
 
 @dataclass(slots=True)
@@ -76,13 +71,15 @@ class SearchResult:
     """What a search found.
 
     Attributes:
-        chains: Complete plans below the cut-off, best first.
+        chains: Complete plans below the cut-off, best first; none of a merged search.
+        lowest_ns: The least value of a complete plan; None when there is none below the cut-off.
         num_labels: Labels that were made.
         exhausted: Whether everything below the cut-off was seen (no beam cut, no limit reached).
         gave_up: Whether the label limit was reached.
     """
 
     chains: list[Chain]
+    lowest_ns: int | None
     num_labels: int
     exhausted: bool
     gave_up: bool
@@ -107,6 +104,8 @@ class FrontierSearch:
         max_chains: Keep the best so many plans.
         pace_floor_ns: No plan below the cut-off has a shorter period; extra warm-up that helps only below
             it is not tried.
+        merge: One label per GPUs used and class, with the least of every value and windows from the least
+            to the widest: a weaker bound, and never many labels.
         must_use: An island that every plan has to use, or None. A beam then keeps labels with and without
             it apart.
     """
@@ -121,6 +120,7 @@ class FrontierSearch:
     label_limit: int | None = None
     max_chains: int = 64
     pace_floor_ns: int = 0
+    merge: bool = False
     must_use: int | None = None
     _parents: list[IntArray] = field(default_factory=list)
     _piece_of: list[IntArray] = field(default_factory=list)
@@ -151,7 +151,9 @@ class FrontierSearch:
             if self._gives_up():
                 self._exhausted = False
                 break
-        return SearchResult(self._chains(), self._num_labels, self._exhausted, self._gives_up())
+        lowest = min((value for value, _ in self._complete), default=None)
+        chains = [] if self.merge else self._chains()
+        return SearchResult(chains, lowest, self._num_labels, self._exhausted, self._gives_up())
 
     def _gives_up(self) -> bool:
         return self.label_limit is not None and self._num_labels > self.label_limit
@@ -160,12 +162,14 @@ class FrontierSearch:
         zero = np.zeros(1, dtype=np.int64)
         used = np.zeros((1, len(self.problem.capacity)), dtype=np.int64)
         values = np.zeros((1, 3), dtype=np.int64)
-        return Labels(used, zero, zero, zero, zero, values, zero, zero - 1)
+        return Labels(used, zero, zero, zero, zero, zero, values, zero, zero - 1)
 
     def _settle(self, parts: list[Labels]) -> Labels:
         """Joins the labels of a cut, drops those beyond the cut-off and the dominated ones."""
         labels = parts[0] if len(parts) == 1 else _join(parts)
         labels = labels.take(labels.rest_ns < self.cutoff_ns)
+        if self.merge and len(labels) > 1:
+            return _merged(labels, self._keys(labels))
         if self.dominance and len(labels) > 1:
             labels = labels.take(_undominated(labels, self._keys(labels)))
         if self.beam is None or len(labels) <= self.beam:
@@ -180,7 +184,8 @@ class FrontierSearch:
     def _keys(self, labels: Labels) -> IntArray:
         code = labels.used @ self.guide.lattice.strides
         key = code * (int(labels.link_class.max()) + 1) + labels.link_class
-        key = key * (int(labels.window.max()) + 1) + labels.window
+        if not self.merge:
+            key = key * (int(labels.window.max()) + 1) + labels.window
         if self.problem.num_stages is not None:
             key = key * (self.problem.num_stages + 1) + labels.num_stages
         if self.problem.tied_ns is not None:
@@ -212,7 +217,7 @@ class FrontierSearch:
         fits = labels.used[:, island] + gpus <= self.guide.lattice.capacity[island]
         if problem.num_stages is not None:
             fits &= labels.num_stages[:, None] + pieces.num_stages[idx] <= problem.num_stages
-        extras = 1 if first else problem.max_extra_in_flight + 1
+        extras = 1 if first or self.merge else problem.max_extra_in_flight + 1
         for extra in range(extras):
             window = np.minimum(labels.window + 1 + extra, problem.num_micro_batches)
             able = fits & (window[:, None] <= pieces.max_in_flight[idx])
@@ -267,11 +272,15 @@ class FrontierSearch:
     ) -> None:
         """Makes the labels that result from putting ``piece`` in front of ``labels[row]``."""
         pieces, problem = self.problem.pieces, self.problem
-        values = self._values(labels, row, piece, window, extra, first=first)
+        m = problem.num_micro_batches
+        widest = window
+        if self.merge and not first:
+            widest = np.minimum(labels.widest[row] + 1 + problem.max_extra_in_flight, m)
+        values = self._values(labels, row, piece, widest, extra, first=first)
         used = labels.used[row]
         used[np.arange(len(row)), pieces.island[piece]] += pieces.gpus[piece]
         start = pieces.start[piece]
-        head = np.minimum(window + pieces.span[piece], problem.num_micro_batches)
+        head = np.minimum(window + pieces.span[piece], m)
         rest = self._with_rest(values, used, start, head)
         keep = rest < self.cutoff_ns
         stages = labels.num_stages[row] + pieces.num_stages[piece]
@@ -286,6 +295,7 @@ class FrontierSearch:
         made = Labels(
             used[keep_idx],
             head[keep_idx],
+            np.minimum(widest + pieces.span[piece], m)[keep_idx],
             pieces.head_class[piece[keep_idx]],
             pieces.tail_class[piece[keep_idx]] if first else labels.tail_class[row[keep_idx]],
             stages[keep_idx],
@@ -427,21 +437,7 @@ def _chain(pieces: Pieces, indices: list[int], extras: list[int], value: int) ->
 
 
 def _join(parts: list[Labels]) -> Labels:
-    return Labels(
-        *(
-            np.concatenate([getattr(p, name) for p in parts])
-            for name in (
-                "used",
-                "window",
-                "link_class",
-                "tail_class",
-                "num_stages",
-                "values",
-                "rest_ns",
-                "uid",
-            )
-        )
-    )
+    return Labels(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Labels)))
 
 
 def _group_by(stop: IntArray, num_atoms: int) -> list[IntArray]:
@@ -471,3 +467,20 @@ def _undominated(labels: Labels, key: IntArray) -> IntArray:
             keep[depth:] = ~worse
             order = order[keep]
     return np.sort(order)
+
+
+def _merged(labels: Labels, key: IntArray) -> Labels:
+    """Returns one label per key that is no worse than any of its labels: the least values, and all
+    windows.
+    """
+    order = np.lexsort((labels.uid, key))
+    first = np.flatnonzero(np.concatenate([[True], np.diff(key[order]) != 0]))
+    one = labels.take(order[first])
+    ordered = labels.take(order)
+    return replace(
+        one,
+        window=np.minimum.reduceat(ordered.window, first),
+        widest=np.maximum.reduceat(ordered.widest, first),
+        values=np.minimum.reduceat(ordered.values, first, axis=0),
+        rest_ns=np.minimum.reduceat(ordered.rest_ns, first),
+    )

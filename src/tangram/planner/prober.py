@@ -24,7 +24,9 @@ class Effort:
         margin_frac: How far above the best closed form a finalist may be.
         easy_labels: Labels of a search with the quick guide before the guide with windows is made.
         levels: Windows that the better guide tells apart.
-        label_limit: Labels of one search before it gives up (its bound is then the guide's).
+        label_limit: Labels of one search before it gives up.
+        merged_labels: Labels of the merged bound search, before merging; beyond them the guide's bound
+            counts.
         listing_labels: Labels of the exhaustive listing before it gives up.
         listing_plans: Plans of the listing that are simulated at most.
         quick: Only the beam search: a good plan, no bound. For comparisons and what-ifs.
@@ -38,6 +40,7 @@ class Effort:
     easy_labels: int = 12_000
     levels: int = 8
     label_limit: int = 150_000
+    merged_labels: int = 1_000_000
     listing_labels: int = 2_500
     listing_plans: int = 24
     quick: bool = False
@@ -149,6 +152,7 @@ class Prober:
         beam: int | None = None,
         must_use: int | None = None,
         dominance: bool = True,
+        merge: bool = False,
         max_chains: int = 64,
     ) -> SearchResult:
         search = FrontierSearch(
@@ -159,6 +163,7 @@ class Prober:
             margin_frac=margin_frac,
             beam=beam,
             dominance=dominance,
+            merge=merge,
             label_limit=label_limit,
             max_chains=max_chains,
             pace_floor_ns=self.pace_floor_ns,
@@ -167,6 +172,16 @@ class Prober:
         found = search.run()
         self.num_labels += found.num_labels
         return found
+
+    def merged_bound_ns(self, cutoff_ns: int) -> int:
+        """Returns a lower bound of any plan, at most the cut-off, from merged labels: for when the bound
+        search gives up.
+        """
+        self.settle_floor(cutoff_ns)
+        found = self._run(Objective.LOWER_BOUND, cutoff_ns, label_limit=self.effort.merged_labels, merge=True)
+        if found.gave_up:
+            return min(self.promise(cutoff_ns)[0], cutoff_ns)
+        return cutoff_ns if found.lowest_ns is None else min(found.lowest_ns, cutoff_ns)
 
     def list_all(self, cutoff_ns: int) -> SearchResult:
         """Lists every plan whose lower bound is below a cut-off, up to the limits."""
