@@ -43,6 +43,7 @@ from tangram.units import NS_PER_S
 _EXTRA_IN_FLIGHT = 2
 _CONTENDED_FINALISTS = 6
 _SCOUT_PACE = 1.3
+_BUSY_NIC = 16  # transfers of more than 1/16 of the pace are simulated with shared NICs while searching
 _LIKELY_TP = 2
 
 
@@ -78,7 +79,6 @@ class Found:
         placements: GPUs of each stage.
         pipeline: What the simulator executed.
         iteration_ns: Simulated, with shared NICs.
-        uncontended_ns: Simulated without sharing.
     """
 
     micro_batch: MicroBatch
@@ -86,7 +86,6 @@ class Found:
     placements: tuple[Placement, ...]
     pipeline: SimPipeline
     iteration_ns: int
-    uncontended_ns: int
 
 
 @dataclass(slots=True)
@@ -302,7 +301,13 @@ class Search:
         return edge.forward_ns, edge.round_trip_ns, edge.forward_occupancy_ns
 
     def _referee(self, problem: Problem, chain: Chain) -> int:
-        return iteration_ns(self._pipeline(problem, chain)[0])
+        """Simulates a chain; with shared NICs where transfers are long enough to meet there."""
+        pipeline = self._pipeline(problem, chain)[0]
+        longest = max((e.forward_occupancy_ns for e in pipeline.edges if e.forward_resources), default=0)
+        pace = max(s.forward_ns + s.backward_ns for s in pipeline.stages)
+        if longest * _BUSY_NIC > pace:
+            return simulate(pipeline).iteration_ns
+        return iteration_ns(pipeline)
 
     def _pipeline(self, problem: Problem, chain: Chain) -> tuple[SimPipeline, tuple[Placement, ...]]:
         _, size, tables = self._contexts[id(problem)]
@@ -350,7 +355,7 @@ class Search:
         pipeline, placements = self._pipeline(problem, candidate.chain)
         stages = tuple(choice for piece in candidate.chain.pieces for choice in tables.choices(piece))
         contended = simulate(pipeline).iteration_ns
-        return Found(size, stages, placements, pipeline, contended, candidate.time_ns)
+        return Found(size, stages, placements, pipeline, contended)
 
 
 def pinned_slices(atoms: tuple[Atom, ...], layers: tuple[int, ...]) -> frozenset[tuple[int, int]]:
