@@ -29,6 +29,7 @@ from tangram.planner.bounds import bound_section
 from tangram.planner.options import PlanOptions
 from tangram.planner.search import Found, Search
 from tangram.planner.space import search_space
+from tangram.simulate.fast import iteration_ns
 from tangram.units import GB
 
 PARTS = ("H100-80GB-SXM", "A100-40GB-SXM", "V100-16GB-SXM2", "T4")
@@ -91,12 +92,19 @@ class Outcome:
 
 
 def outcome(
-    model: ModelSpec, cluster: Cluster, job: Job, options: PlanOptions = PlanOptions()
+    model: ModelSpec,
+    cluster: Cluster,
+    job: Job,
+    options: PlanOptions = PlanOptions(),
+    *,
+    share_nics: bool = True,
 ) -> Outcome | None:
-    """Searches."""
+    """Searches; the candidates of the composition are judged without shared NICs where that is asked for."""
     islands = build_islands(cluster, job.precision, options.tolerances)
     space = search_space(islands, job.precision)
     search = Search(model, cut_atoms(model, options.granularity), cluster, job, space, options)
+    if not share_nics:
+        search.composer.referee = lambda problem, chain: iteration_ns(search._pipeline(problem, chain)[0])
     found = search.run()
     if found is None:
         return None

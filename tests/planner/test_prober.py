@@ -27,6 +27,7 @@ TIGHT = {
     "no listing": Effort(listing_labels=0),
     "listing of one plan": Effort(listing_plans=1),
     "one label": Effort(easy_labels=1, label_limit=1, listing_labels=1),
+    "one merged label": Effort(easy_labels=1, label_limit=1, merged_labels=1, listing_labels=1),
     "few labels": Effort(easy_labels=3, label_limit=20, listing_labels=10, listing_plans=2),
     "one level": Effort(levels=1, label_limit=15, listing_labels=15),
     "easy search given up": Effort(easy_labels=0),
@@ -109,6 +110,23 @@ def test_stairs_ascend_and_stay_below_the_best_plan() -> None:
             assert pace <= fill
             fastest = min(simulated(problem, composer.pace_floors_ns[0]))
             assert fill <= fastest
+
+
+def test_merged_labels_bound_every_plan() -> None:
+    """Labels thrown together promise less than the exact bound search, never more."""
+    close = 0
+    for problem in problems(60, first=5500):
+        prober = Prober(problem, Effort())
+        exact = prober.search(Objective.LOWER_BOUND, FAR_NS).chains[0].value_ns
+        merged = prober.merged_bound_ns(FAR_NS)
+        assert merged <= exact
+        assert merged <= min(simulated(problem, prober.pace_floor_ns))
+        assert prober.merged_bound_ns(exact) <= exact
+        pinned = replace(problem, num_stages=2)
+        two = [plain_simulation(problem, p) for p in all_pipelines(problem) if len(p) == 2]
+        assert Prober(pinned, Effort()).merged_bound_ns(FAR_NS) <= min(two, default=FAR_NS)
+        close += merged >= 0.8 * exact
+    assert close > 30
 
 
 def test_incumbent_cuts_off_what_cannot_beat_it() -> None:
