@@ -87,7 +87,7 @@ def test_options_reach_the_plan(capsys: Capture) -> None:
 
 
 def test_what_does_not_fit_is_refused_with_repairs(capsys: Capture) -> None:
-    out, err = run(capsys, "plan", "llama-3-70b", "1x4xT4", code=3)
+    out, err = run(capsys, "plan", "gpt3-1.3b", "1x1xT4", code=3)
     assert out == ""
     assert err.startswith("error: ")
     assert "GiB" in err

@@ -1,7 +1,7 @@
 """Small models on small clusters, planned without the words of a plan document.
 
-``outcome`` is what :func:`tangram.plan` says of time and bound, without comparisons, reasons for idle GPUs
-and repairs, which take more time than the search itself; test_properties.py checks that both say the same.
+``outcome`` is the search behind :func:`tangram.plan` alone, without comparisons, reasons for idle GPUs and
+repairs, which take more time than the search itself.
 """
 
 from __future__ import annotations

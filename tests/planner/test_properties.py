@@ -284,8 +284,10 @@ def test_renaming_and_shuffling_nodes_changes_only_names(seed: int) -> None:
 
 @few
 @given(seed=seeds)
-def test_plans_of_random_worlds_are_sound_and_say_what_the_search_found(seed: int) -> None:
-    """The document obeys every rule, costs what it says, and repeats the search's time and bound."""
+def test_plans_of_random_worlds_are_sound(seed: int) -> None:
+    """The document obeys every rule and costs what it says. The plan starts from the best single island, so
+    it may be better than what the search finds by itself, and both bounds hold for both.
+    """
     world = random_world(seed)
     done = outcome(world.model, world.cluster, world.job)
     if done is None:
@@ -295,13 +297,15 @@ def test_plans_of_random_worlds_are_sound_and_say_what_the_search_found(seed: in
     plan = tangram.plan(world.model, world.cluster, world.job)
     assert check_plan(plan) == []
     assert cost_violations(plan) == []
-    assert plan.prediction.iteration_time_s == pytest.approx(done.time_s, rel=1e-8)
-    assert plan.bound.lower_bound_s == pytest.approx(done.bound_s, rel=1e-8)
-    assert plan.bound.proven_optimal == done.proven
-    assert plan.bound.lower_bound_s <= plan.prediction.iteration_time_s
+    time_s, bound_s = plan.prediction.iteration_time_s, plan.bound.lower_bound_s
+    assert bound_s <= time_s <= done.time_s * ROUNDING
+    assert bound_s <= done.time_s * ROUNDING
+    assert done.bound_s <= time_s * ROUNDING
     times = [step.time_s for step in plan.bound.staircase]
     assert times == sorted(times)
-    assert times[-1] == plan.prediction.iteration_time_s
+    assert times[-1] == pytest.approx(time_s, rel=1e-8)
+    others = {c.name: c.iteration_time_s for c in plan.comparisons if c.iteration_time_s is not None}
+    assert others["tangram"] <= others.get("single-island", time_s) * ROUNDING
 
 
 @few

@@ -20,7 +20,9 @@ EXIT_INVALID = 2
 
 def show_command(plan: PlanArgument, json_only: Json = False) -> None:
     """Print a saved plan as tangram plan does."""
+    from tangram.plan.check import check_plan
     from tangram.plan.json_io import read_plan, to_json
+    from tangram.units import count_of
 
     doc = read_plan(plan)
     if json_only:
@@ -28,6 +30,9 @@ def show_command(plan: PlanArgument, json_only: Json = False) -> None:
         return
     from tangram.report.terminal import add_plan
 
+    found = check_plan(doc)
+    if found:
+        note(f"this plan breaks {count_of(len(found), 'rule')}; tangram check {plan} lists them")
     print_page(lambda page: add_plan(page, doc, path=str(plan)))
 
 
@@ -57,8 +62,10 @@ def simulate_command(plan: PlanArgument, trace: Trace = None, json_only: Json = 
     """Run a plan's task graph in the simulator: when every stage works, waits and sends."""
     check_target(trace, "--trace")
     doc = _valid_plan(plan)
-    from tangram.planner.recost import simulate_plan
+    from tangram.planner.recost import cost_violations, simulate_plan
 
+    if cost_violations(doc):
+        note(f"stage times in this file are not what the cost model says; tangram check {plan} tells where")
     timeline = simulate_plan(doc)
     if trace is not None:
         write_trace(doc, timeline, trace)
@@ -111,7 +118,7 @@ def _timeline_json(doc: PlanDocument, timeline: Timeline) -> dict[str, object]:
     columns = zip(doc.stages, timeline.busy_ns, timeline.first_ns, timeline.last_ns, strict=True)
     return {
         "iteration_time_s": timeline.iteration_ns / NS_PER_S,
-        "bubble_frac": timeline.bubble_frac,
+        "bubble_frac": timeline.idle_frac([len(s.ranks) for s in doc.stages]),
         "stages": [
             {
                 "index": stage.index,

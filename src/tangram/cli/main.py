@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -43,6 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except TangramError as error:
         print(message_of(error), file=sys.stderr)
         return error.exit_code
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+            return _bug(error)
+        print(f"error: stdout: {error.strerror}", file=sys.stderr)
+        _forget_stdout()
+        return EXIT_USAGE
     except Exception as error:
         return _bug(error)
     return code

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tangram.cli.options import OutputOptions
 from tangram.cli.streams import check_target, print_page, print_text, write_text
+from tangram.errors import InputError
 
 if TYPE_CHECKING:
     from tangram.plan.schema import PlanDocument
@@ -20,6 +21,8 @@ def check_targets(out: OutputOptions) -> None:
     Raises:
         InputError: One of them cannot be.
     """
+    if out.output is not None and out.output == out.trace:
+        raise InputError("-o and --trace name the same file", where="--trace", hint="give two files")
     check_target(out.output, "-o")
     check_target(out.trace, "--trace")
 

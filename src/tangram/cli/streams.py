@@ -77,6 +77,8 @@ def check_target(path: Path | None, option: str) -> None:
     """
     if path is None:
         return
+    if str(path) == "-":
+        raise InputError("- is no file", where=option, hint="--json writes the plan to stdout")
     folder = path.parent
     if path.is_dir():
         raise InputError("this is a folder, not a file", where=f"{option} {path}")

@@ -64,6 +64,8 @@ def cluster_from_yaml(root: Value, default_name: str) -> Cluster:
     """
     top = root.mapping(required=("nodes",), optional=("name", "network", "assumed"))
     name = top["name"].text() if "name" in top else default_name
+    if not name.isprintable():
+        raise InputError("the name has characters that cannot be printed", where=top["name"].where)
     entries = read_nodes(top["nodes"])
     network = read_network(top.get("network"), entries)
     nics = hosts_nics(entries)

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from tangram.plan.schema import BoundSection, BoundStep
 from tangram.planner.search import Found, Search
+from tangram.simulate.formulas import lower_bound_ns
+from tangram.simulate.pipeline import SimPipeline
 from tangram.units import NS_PER_S
+
+_IDEAL = "every usable GPU busy all the time, layers split at will, no communication between GPUs"
+_PACE = "the slowest stage, all micro-batches: whole atoms that fit, and the collectives among its GPUs"
+_FILL = "the first micro-batch has to reach the last stage, the last one has to come back"
+_STEP_END = "gradient synchronisation and optimizer after the last backward"
+_TRANSFERS = "activations and gradients between stages, on links that they may share"
 
 
 def bound_section(search: Search, found: Found) -> BoundSection:
@@ -18,19 +26,21 @@ def bound_section(search: Search, found: Found) -> BoundSection:
         lower_bound_s=bound_ns / NS_PER_S,
         gap_frac=found.iteration_ns / bound_ns - 1,
         proven_optimal=proven,
-        staircase=_staircase(search, found),
+        staircase=_staircase(found),
         scope=_scope(search),
     )
 
 
-def _staircase(search: Search, found: Found) -> list[BoundStep]:
-    """Stairs of the plan's own micro-batch size, from the ideal to the simulated time."""
-    size = found.micro_batch
-    idx = search.sizes.index(size)
-    pace_ns, fill_ns = search.composer.stairs_ns.get(idx, (size.bound_ns, size.bound_ns))
-    ideal = min(size.bound_ns, found.iteration_ns)
-    whole = min(max(pace_ns, ideal), found.iteration_ns)
-    filled = min(max(fill_ns, whole), found.iteration_ns)
+def _staircase(found: Found) -> list[BoundStep]:
+    """Stairs of the plan itself, from the ideal to the simulated time; each adds one cause."""
+    stages, edges = found.pipeline.stages, found.pipeline.edges
+    m = found.pipeline.num_micro_batches
+    ideal = found.micro_batch.bound_ns
+    pace = m * max(s.forward_ns + s.backward_ns for s in stages)
+    no_edges = [0] * len(edges)
+    steps = [s.step_ns for s in stages]
+    filled = _own_bound_ns(found.pipeline, [0] * len(stages), no_edges, no_edges)
+    ended = _own_bound_ns(found.pipeline, steps, no_edges, no_edges)
     stairs = [
         (
             "ideal",
@@ -39,21 +49,40 @@ def _staircase(search: Search, found: Found) -> list[BoundStep]:
         ),
         (
             "whole layers and memory",
-            whole,
-            "stages of whole atoms that fit, with their collectives; the slowest sets the pace",
+            pace,
+            "the slowest stage's micro-batches: whole atoms that fit, and their collectives",
         ),
         (
             "fill and drain",
             filled,
             "the first micro-batch has to reach the last stage, the last one has to come back",
         ),
+        ("step end", ended, "gradient synchronisation and optimizer after the last backward"),
         (
-            "step end, transfers, search",
+            "transfers and waiting",
             found.iteration_ns,
-            "gradient synchronisation and optimizer, waiting for links, whatever the search missed",
+            "activations and gradients between stages, on links that they may share",
         ),
     ]
-    return [BoundStep(name=name, time_s=ns / NS_PER_S, explanation=text) for name, ns, text in stairs]
+    steps_up, reached = [], 0
+    for name, ns, text in stairs:
+        reached = min(max(reached, ns), found.iteration_ns)
+        steps_up.append(BoundStep(name=name, time_s=reached / NS_PER_S, explanation=text))
+    return steps_up
+
+
+def _own_bound_ns(pipeline: SimPipeline, steps: list[int], one_way: list[int], round_trip: list[int]) -> int:
+    """The lower bound of this pipeline's own stages and windows."""
+    stages = pipeline.stages
+    return lower_bound_ns(
+        [s.forward_ns for s in stages],
+        [s.backward_ns for s in stages],
+        steps,
+        one_way,
+        round_trip,
+        [s.in_flight for s in stages],
+        pipeline.num_micro_batches,
+    )
 
 
 def _scope(search: Search) -> str:

@@ -82,7 +82,7 @@ class Composer:
     pace_floors_ns: dict[int, int] = field(default_factory=dict)
     proven: dict[int, bool] = field(default_factory=dict)
     num_labels: int = 0
-    _seen: set[tuple[int, tuple[int, ...], tuple[int, ...]]] = field(default_factory=set)
+    _seen: dict[tuple[int, tuple[int, ...], tuple[int, ...]], Candidate] = field(default_factory=dict)
 
     @property
     def cutoff_ns(self) -> int:
@@ -113,10 +113,16 @@ class Composer:
         self._first_plan(problem_idx, prober)
         self.num_labels += prober.num_labels
 
-    def best_with(self, problem: Problem, island: int) -> int | None:
-        """Returns the simulated time of the best plan found that uses an island; None when there is none."""
-        chains = Prober(problem, self.effort).first_chains(must_use=island)
-        return min((self.referee(problem, chain) for chain in chains[:4]), default=None)
+    def best_with(self, problem_idx: int, problem: Problem, island: int) -> Candidate | None:
+        """Returns the best plan found that uses an island; None when there is none.
+
+        The plans found count as candidates like any other.
+        """
+        found = [
+            self._simulate(problem_idx, problem, chain)
+            for chain in Prober(problem, self.effort).first_chains(must_use=island)[:4]
+        ]
+        return min(found, key=lambda candidate: candidate.rank, default=None)
 
     def lower_bound_ns(self) -> int:
         """The bound over all problems: at most the best simulated time."""
@@ -176,21 +182,21 @@ class Composer:
             self._simulate(problem_idx, prober.problem, chain)
         return True
 
-    def _simulate(self, problem_idx: int, problem: Problem, chain: Chain) -> None:
+    def _simulate(self, problem_idx: int, problem: Problem, chain: Chain) -> Candidate:
         key = (id(problem), chain.pieces, chain.extra_in_flight)
         if key in self._seen:
-            return
-        self._seen.add(key)
-        time_ns = self.referee(problem, chain)
+            return self._seen[key]
         pieces = list(chain.pieces)
         candidate = Candidate(
-            time_ns,
+            self.referee(problem, chain),
             int(problem.pieces.gpus[pieces].sum()),
             int(problem.pieces.num_stages[pieces].sum()),
             problem_idx,
             problem,
             chain,
         )
+        self._seen[key] = candidate
         self.candidates.append(candidate)
         if self.best is None or candidate.rank < self.best.rank:
             self.best = candidate
+        return candidate

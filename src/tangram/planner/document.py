@@ -126,8 +126,7 @@ def prediction(placed: PlacedPipeline, timeline: Timeline) -> Prediction:
     flop = float(model_flop_per_token(model, job.seq_len)) * tokens
     gpus = [s.portion.island.gpu for s in placed.stages for _ in range(s.portion.num_gpus)]
     peak = sum(gpu.peak_flop_per_s[job.precision] for gpu in gpus)
-    weights = [s.portion.num_gpus for s in placed.stages]
-    idle = sum(f * w for f, w in zip(timeline.bubble_fracs, weights, strict=True)) / sum(weights)
+    idle = timeline.idle_frac([s.portion.num_gpus for s in placed.stages])
     return Prediction(
         iteration_time_s=seconds,
         tokens_per_s=tokens / seconds,

@@ -8,6 +8,7 @@ import numpy as np
 
 from tangram.cluster.spec import Island
 from tangram.plan.schema import GpuSlot, IdleSection
+from tangram.planner.compose import Candidate
 from tangram.planner.placement import Placement
 from tangram.planner.search import Found, Search
 from tangram.units import NS_PER_S, format_duration
@@ -46,20 +47,34 @@ def _unused_island(search: Search, found: Found, island_idx: int) -> str:
     island = search.space.islands[island_idx]
     label = f"{island.num_gpus}x {island.gpu.name} left out"
     pace_ns = max(s.forward_ns + s.backward_ns for s in found.pipeline.stages)
-    problem = search.problem_of(found.micro_batch)
-    forced_ns = search.composer.best_with(problem, island_idx) if problem is not None else None
+    clauses = []
     ratio = _least_pace_ratio(search, found, island_idx, pace_ns)
-    slow = (
-        f"with one layer they would set a pace at least {ratio:.1f}x the present one" if ratio > 1.05 else ""
+    if ratio > 1.05:
+        clauses.append(f"with one layer they would set a pace at least {ratio:.1f}x the present one")
+    forced = search.forced.get(island_idx)
+    if forced is not None:
+        more = 100 * (forced.time_ns / found.iteration_ns - 1)
+        seconds = format_duration(forced.time_ns / NS_PER_S)
+        what = (
+            "uses them"
+            if _holds_layers(search, forced, island_idx)
+            else "puts only an end of the model on them"
+        )
+        clauses.append(f"the best plan found that {what} takes {seconds} ({more:+.1f} % against this one)")
+    if not clauses:
+        clauses.append("no stage that fits their memory makes a plan with the others")
+    return f"{label}: {'; '.join(clauses)}"
+
+
+def _holds_layers(search: Search, forced: Candidate, island_idx: int) -> bool:
+    """Whether a plan puts any layer on an island, and not only the embedding or the head."""
+    pieces = forced.problem.pieces
+    return any(
+        atom.layer_idxs
+        for piece in forced.chain.pieces
+        if pieces.island[piece] == island_idx
+        for atom in search.atoms[int(pieces.start[piece]) : int(pieces.stop[piece])]
     )
-    if forced_ns is None:
-        return f"{label}: {slow or 'no stage that fits their memory makes a plan with the others'}"
-    more = 100 * (forced_ns / found.iteration_ns - 1)
-    cost = (
-        f"the best plan found that uses them takes {format_duration(forced_ns / NS_PER_S)} "
-        f"({more:+.1f} % against this one)"
-    )
-    return f"{label}: {slow}; {cost}" if slow else f"{label}: {cost}"
 
 
 def _least_pace_ratio(search: Search, found: Found, island_idx: int, pace_ns: int) -> float:
@@ -87,7 +102,7 @@ def _reference_layer_s(search: Search, found: Found, island_idx: int) -> float:
 
 def _left_over(search: Search, found: Found, island: Island, count: int) -> str:
     stages: Sequence[int] = [s.portion.num_gpus for s in found.stages if s.portion.island.name == island.name]
-    sizes = " + ".join(map(str, stages))
+    sizes = " + ".join(map(str, stages)) if len(stages) <= 6 else f"{min(stages)} to {max(stages)}"
     return (
         f"{count} of {island.num_gpus}x {island.gpu.name} left over beside stages of {sizes} GPUs: no way to "
         f"use them made a faster plan (stages take divisors of a node or whole nodes, and dp divides the "

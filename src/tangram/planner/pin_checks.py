@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, prod
 
 from tangram.cost.configs import legal_configs, tensor_parallel_degrees
 from tangram.errors import InputError
 from tangram.job import Job, divisors
 from tangram.model.spec import ModelSpec, PositionKind
 from tangram.planner.space import SearchSpace
+from tangram.units import count_of
+
+MOST_ATOMS = 450
+
+
+def check_atoms(num_atoms: int) -> None:
+    """Refuses more atoms than tables of all slices can hold.
+
+    Raises:
+        InputError: There are more than ``MOST_ATOMS``.
+    """
+    if num_atoms > MOST_ATOMS:
+        raise InputError(
+            f"{num_atoms} atoms are more than the search takes ({MOST_ATOMS})",
+            where="--atoms",
+            hint="choose larger ones: layer, or a number of layers such as 4",
+        )
 
 
 def check_pins(model: ModelSpec, job: Job, space: SearchSpace) -> None:
@@ -23,6 +40,7 @@ def check_pins(model: ModelSpec, job: Job, space: SearchSpace) -> None:
     _check_ep(model, job)
     _check_dp(job)
     _check_stages(model, job, space)
+    _check_places(job, space)
     _check_together(model, job, space)
 
 
@@ -116,7 +134,7 @@ def _check_stages(model: ModelSpec, job: Job, space: SearchSpace) -> None:
             )
         if pp is not None and pp != len(layers):
             raise InputError(
-                f"{len(layers)} stages are listed, pp is {pp}",
+                f"{count_of(len(layers), 'stage')} listed, pp is {pp}",
                 where="--layers-per-stage",
                 hint="list pp numbers",
             )
@@ -127,6 +145,23 @@ def _check_stages(model: ModelSpec, job: Job, space: SearchSpace) -> None:
             f"{stages} stages for {model.num_layers} layers on {space.num_gpus} GPUs",
             where="--pp" if pp is not None else "--layers-per-stage",
             hint=f"legal: 1 to {most}",
+        )
+
+
+def _check_places(job: Job, space: SearchSpace) -> None:
+    """Whether so many stages of at least the pinned degrees find a place."""
+    pins = job.pins
+    stages = pins.pp if pins.pp is not None else len(pins.layers_per_stage or ())
+    degrees = {name: getattr(pins, name) for name in ("dp", "cp", "tp") if getattr(pins, name) is not None}
+    gpus = prod(degrees.values())
+    room = sum(island.num_gpus // gpus for island in space.islands)
+    if stages > room:
+        named = " x ".join(f"{name} {value}" for name, value in degrees.items()) or "one GPU each"
+        raise InputError(
+            f"{stages} stages with {named} need {stages * gpus} GPUs, {gpus} of one island for each; "
+            f"this cluster has room for {room}",
+            where="--pp" if pins.pp is not None else "--layers-per-stage",
+            hint=f"legal here: up to {room} stages",
         )
 
 

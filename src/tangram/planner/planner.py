@@ -13,11 +13,11 @@ from tangram.model.atoms import cut_atoms
 from tangram.model.spec import ModelSpec
 from tangram.plan.schema import PlanDocument, SearchSection
 from tangram.planner.bounds import bound_section
-from tangram.planner.comparisons import best_alone, comparisons
+from tangram.planner.comparisons import best_alone, better_without, comparisons
 from tangram.planner.document import place_pipeline, plan_document, stated_tolerances
 from tangram.planner.idle import idle_sections
 from tangram.planner.options import PlanOptions
-from tangram.planner.pin_checks import check_pins
+from tangram.planner.pin_checks import check_atoms, check_pins
 from tangram.planner.refusal import infeasible
 from tangram.planner.search import Search
 from tangram.planner.space import search_space
@@ -55,6 +55,7 @@ def plan(
     clock = _Clock(stats)
     with clock.phase("islands_s"):
         atoms = cut_atoms(model, options.granularity)
+        check_atoms(len(atoms))
         islands = build_islands(cluster, job.precision, options.tolerances)
         space = search_space(islands, job.precision)
         check_pins(model, job, space)
@@ -67,6 +68,8 @@ def plan(
         found = search.run()
     if found is None:
         raise infeasible(search)
+    with clock.phase("left_out_s"):
+        found = search.with_left_out(better_without(search, found))
     with clock.phase("explain_s"):
         bound = bound_section(search, found)
         idle = idle_sections(search, found)

@@ -34,7 +34,7 @@ def infeasible(search: Search) -> InfeasibleError:
     repairs = sorted(_repairs(search), key=lambda r: (r.ns_per_token, r.text))[:_MAX_REPAIRS]
     lines = [f"{r.text}: {format_duration(r.iteration_ns / NS_PER_S)} per step (predicted)" for r in repairs]
     if not lines:
-        lines = ["no single change tried here is enough: more GPUs, or GPUs with more memory, are needed"]
+        details += ["no single change tried here is enough: more GPUs, or GPUs with more memory, are needed"]
     return InfeasibleError(message, details=details, repairs=lines)
 
 
@@ -78,10 +78,12 @@ def _binding(search: Search) -> tuple[str, list[str]]:
     if pins:
         details.append(f"pinned: {pins}")
     what = "with what is pinned, " if pins else ""
-    message = (
-        f"{what}model states fit, but not together with activations, workspace and reserve: "
-        f"{total - covered} of {total} atoms with {format_bytes(short)} of states find no room"
-    )
+    message = f"{what}model states fit, but not together with activations, workspace and reserve"
+    if not pins:
+        message += (
+            f": {total - covered} of {total} atoms (layers and ends of the model) with "
+            f"{format_bytes(short)} of states find no room"
+        )
     return message, details
 
 
@@ -114,7 +116,7 @@ def _job_changes(job: Job, *, several_nodes: bool) -> Iterator[tuple[str, Job]]:
     if several_nodes and not pins.allow_cross_node_tp:
         yield "with --allow-cross-node-tp", replace(job, pins=replace(pins, allow_cross_node_tp=True))
     if job.seq_len % 2 == 0 and job.seq_len >= 2048:
-        yield f"with --seq-len {job.seq_len // 2}", replace(job, seq_len=job.seq_len // 2)
+        yield f"with --seq-len {job.seq_len // 2}, half the tokens", replace(job, seq_len=job.seq_len // 2)
 
 
 def _more_nodes(search: Search) -> Iterator[tuple[str, Cluster, list[Island]]]:

@@ -99,6 +99,7 @@ class Search:
         counts: Pairs, what each rule removed, queries, options, labels, finalists.
         rejections: Parallelizers that misbehaved, in words.
         considered: Micro-batch sizes whose tables were made.
+        forced: Per island left out, the best plan found that uses it; None when there is none.
     """
 
     model: ModelSpec
@@ -112,6 +113,7 @@ class Search:
     counts: Counter[str] = field(default_factory=Counter)
     rejections: list[str] = field(default_factory=list)
     considered: list[int] = field(default_factory=list)
+    forced: dict[int, Candidate | None] = field(default_factory=dict)
     composer: Composer = field(init=False)
     _sizes: list[MicroBatch] = field(default_factory=list)
     _contexts: dict[int, tuple[Problem, MicroBatch, TableSet]] = field(default_factory=dict)
@@ -158,6 +160,30 @@ class Search:
         self._known = found
         # One more, so that a plan as fast as the known one is found again and the known one need not serve.
         self.composer.incumbent_ns = found.iteration_ns + 1
+
+    def adopt(self, found: Found) -> Found:
+        """Returns a plan of a part of this space as one of this search."""
+        size = next(s for s in self._sizes if s.size == found.micro_batch.size)
+        return replace(found, micro_batch=size)
+
+    def with_left_out(self, found: Found) -> Found:
+        """Looks for plans that use each island that ``found`` leaves out, and returns the best plan then
+        known.
+
+        ``forced`` keeps them: their times are the reasons for leaving an island out.
+        """
+        for _ in self.space.islands:
+            used = {stage.portion.island.name for stage in found.stages}
+            problem = self.problem_of(found.micro_batch)
+            for idx, island in enumerate(self.space.islands):
+                if island.name not in used and problem is not None:
+                    place_in_order = self._sizes.index(found.micro_batch)
+                    self.forced[idx] = self.composer.best_with(place_in_order, problem, idx)
+            best = self._best() or found
+            if best.iteration_ns >= found.iteration_ns:
+                return found
+            found = best
+        return found
 
     def lower_bound_ns(self) -> int:
         """What no plan within the space can beat."""
@@ -338,10 +364,7 @@ class Search:
 
     def _best(self) -> Found | None:
         """Simulates the best few once more with shared NICs, until no other can be better."""
-        best = self._known
-        if best is not None:
-            size = next(s for s in self._sizes if s.size == best.micro_batch.size)
-            best = replace(best, micro_batch=size)
+        best = self.adopt(self._known) if self._known is not None else None
         for candidate in sorted(self.composer.candidates, key=lambda c: c.rank)[:_CONTENDED_FINALISTS]:
             if best is not None and candidate.time_ns >= best.iteration_ns:
                 break

@@ -15,7 +15,7 @@ from tangram.parallelizers.protocols import StageChoice
 from tangram.plan.schema import LayerRecompute, MeshSection, RankSlot, StagePrediction, StageSection
 from tangram.planner.placement import Placement
 from tangram.simulate.pipeline import SimEdge, SimPipeline
-from tangram.units import NS_PER_S, format_bytes, format_duration
+from tangram.units import NS_PER_S, count_of, format_bytes, format_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +170,8 @@ def _reason(placed: PlacedPipeline, idx: int, cost: StageCost, num_layers: int) 
     """Why the stage looks as it does: its pace beside the slowest, and what memory forced."""
     times = [s.forward_ns + s.backward_ns for s in placed.pipeline.stages]
     choice, slowest = placed.stages[idx], max(times)
-    plural = "" if num_layers == 1 else "s"
-    held = f"{num_layers} layer{plural} in {format_duration(times[idx] / NS_PER_S)}"
+    what = count_of(num_layers, "layer") if num_layers else "an end of the model"
+    held = f"{what} in {format_duration(times[idx] / NS_PER_S)}"
     if idx == placed.bottleneck:
         pace = "this stage sets the pace"
     else:

@@ -50,7 +50,6 @@ def _verdict(doc: PlanDocument) -> str:
         verdict = f"Optimal: the search covered its space and nothing in it is faster. {limit}"
         verdict += f"; this one is {percent(bound.gap_frac)} above." if bound.gap_frac >= _NOTHING else "."
     else:
-        verdict = (
-            f"{limit} under this cost model; this one is at most {percent(bound.gap_frac)} from the best."
-        )
+        gap = percent(bound.gap_frac) if bound.gap_frac >= _NOTHING else "0.1%"
+        verdict = f"{limit} under this cost model; this one is at most {gap} from the best."
     return f"{verdict} What this covers: {sentence(bound.scope)}" if bound.scope else verdict

@@ -20,9 +20,10 @@ def add_timeline(page: Page, doc: PlanDocument, timeline: Timeline) -> None:
     """Adds the iteration time, the share of each stage's time that is busy, and when in the step it is."""
     total_s = timeline.iteration_ns / NS_PER_S
     micro_batches = counted(timeline.pipeline.num_micro_batches, "micro-batch", "micro-batches")
+    bubble = timeline.idle_frac([len(stage.ranks) for stage in doc.stages])
     page.heading(
         f"{doc.model.name} on {doc.cluster.name}",
-        f"{format_duration(total_s)} per step, {micro_batches}, idle {percent(timeline.bubble_frac)}",
+        f"{format_duration(total_s)} per step, {micro_batches}, bubble {percent(bubble)}",
     )
     labels = Grid(["#", "GPUs", "busy", "starts", "ends"], "rlrrr")
     bounds = zip(timeline.bubble_fracs, timeline.first_ns, timeline.last_ns, strict=True)

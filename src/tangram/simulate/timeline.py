@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -91,6 +91,15 @@ class Timeline:
     def bubble_frac(self) -> float:
         """The share of all stages' time that is idle."""
         return sum(self.bubble_fracs) / self.pipeline.num_stages
+
+    def idle_frac(self, gpus: Sequence[int]) -> float:
+        """Returns the share of all GPUs' time that is idle.
+
+        Args:
+            gpus: GPUs of each stage.
+        """
+        idle = sum(frac * count for frac, count in zip(self.bubble_fracs, gpus, strict=True))
+        return idle / sum(gpus)
 
     def tasks(self) -> Iterator[SimTask]:
         """Yields every task: by stage, and within a stage by kind and micro-batch."""
