@@ -70,6 +70,8 @@ def message_of(error: TangramError) -> str:
 def _run(argv: list[str]) -> int:
     # pydantic would scan all installed packages for plugins at the first use: tens of milliseconds and more.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # Nothing here multiplies matrices; numpy's pool of threads would only cost time to start and to spin.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     import typer
 
     from tangram.cli.app import build_command

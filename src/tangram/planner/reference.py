@@ -102,6 +102,10 @@ class Reference:
         table: FloatArray = held * (_SAFETY / num_gpus)
         return table
 
+    def holds_states(self) -> bool:
+        """Returns whether all GPUs together have room for the model states alone."""
+        return self.total_state_bytes * _SAFETY <= float((self.num_gpus * self.usable_bytes).sum())
+
     @property
     def total_state_bytes(self) -> float:
         """Model states of the whole model, at least."""

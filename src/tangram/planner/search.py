@@ -119,6 +119,7 @@ class Search:
     _contexts: dict[int, tuple[Problem, MicroBatch, TableSet]] = field(default_factory=dict)
     _problems: dict[int, Problem] = field(default_factory=dict)
     _known: Found | None = None
+    _executed: dict[int, Found] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.composer = Composer(self._referee, self.options.effort, incumbent_ns=self.incumbent_ns)
@@ -131,6 +132,8 @@ class Search:
     def run(self) -> Found | None:
         """Searches all micro-batch sizes; None when no plan fits."""
         self._sizes = self._ordered_sizes()
+        if self.options.pruning is not Pruning.NONE and not self._sizes[0].reference.holds_states():
+            return None
         queries = SliceQueries(self.options.workers)
         builder = TableBuilder(
             self.model,
@@ -175,10 +178,11 @@ class Search:
         for _ in self.space.islands:
             used = {stage.portion.island.name for stage in found.stages}
             problem = self.problem_of(found.micro_batch)
-            for idx, island in enumerate(self.space.islands):
-                if island.name not in used and problem is not None:
-                    place_in_order = self._sizes.index(found.micro_batch)
-                    self.forced[idx] = self.composer.best_with(place_in_order, problem, idx)
+            unused = [idx for idx, island in enumerate(self.space.islands) if island.name not in used]
+            if not unused or problem is None:
+                return found
+            for idx in unused:
+                self.forced[idx] = self.composer.best_with(self._sizes.index(found.micro_batch), problem, idx)
             best = self._best() or found
             if best.iteration_ns >= found.iteration_ns:
                 return found
@@ -374,11 +378,15 @@ class Search:
         return best
 
     def _found(self, candidate: Candidate) -> Found:
+        """Executes a candidate with shared NICs, once."""
+        if id(candidate) in self._executed:
+            return self._executed[id(candidate)]
         problem, size, tables = self._contexts[id(candidate.problem)]
         pipeline, placements = self._pipeline(problem, candidate.chain)
         stages = tuple(choice for piece in candidate.chain.pieces for choice in tables.choices(piece))
         contended = simulate(pipeline).iteration_ns
-        return Found(size, stages, placements, pipeline, contended)
+        self._executed[id(candidate)] = Found(size, stages, placements, pipeline, contended)
+        return self._executed[id(candidate)]
 
 
 def pinned_slices(atoms: tuple[Atom, ...], layers: tuple[int, ...]) -> frozenset[tuple[int, int]]:
