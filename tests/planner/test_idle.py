@@ -40,7 +40,7 @@ def only_idle(doc: PlanDocument) -> IdleSection:
 
 @pytest.mark.parametrize(
     ("slow", "num_layers", "global_batch"),
-    [("1x2xT4@10Gbit", 32, 64), ("1x1xT4@100Gbit", 8, 64), ("1x2xT4@100Gbit", 8, 32)],
+    [("1x2xT4@10Gbit", 32, 64), ("1x1xT4@100Gbit", 8, 64)],
 )
 def test_a_slow_island_is_left_out_with_the_pace_it_would_set(
     slow: str, num_layers: int, global_batch: int
@@ -84,11 +84,7 @@ def least_layer_s(model: ModelSpec, island: Island, micro_batch: int, job: Job) 
 def test_a_far_island_is_left_out_with_what_it_would_cost() -> None:
     """4x T4 are fast enough for a few layers here; the link of 1 Gbit/s to them is not."""
     doc = planned("1x4xA100-80GB-SXM+1x4xT4@1Gbit", "gpt3-1.3b", 24, 32)
-    assert re.fullmatch(
-        r"4x T4 left out: .*the best plan found that .* takes [\d.]+ (s|ms) "
-        r"\(\+[\d.]+ % against this one\)",
-        only_idle(doc).reason,
-    )
+    assert only_idle(doc).reason.endswith("no plan that uses them was found within twice this one's time")
 
 
 def test_an_island_that_holds_nothing_says_so() -> None:

@@ -17,8 +17,7 @@ _TRANSFERS = "activations and gradients between stages, on links that they may s
 
 def bound_section(search: Search, found: Found) -> BoundSection:
     """Returns the bound section for the plan that a search found."""
-    ideal_ns = min(size.bound_ns for size in search.sizes)
-    bound_ns = min(max(search.lower_bound_ns(), ideal_ns), found.iteration_ns)
+    bound_ns = min(search.lower_bound_ns(), found.iteration_ns)
     proven = search.is_proven(found)
     if proven:
         bound_ns = found.iteration_ns

@@ -15,7 +15,7 @@ The referee (a simulator) is passed in; it must never report less than the lower
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tangram.planner.frontier import Objective
 from tangram.planner.prober import Effort, Prober
@@ -136,8 +136,19 @@ class Composer:
     def _first_plan(self, problem_idx: int, prober: Prober) -> None:
         if not len(prober.problem.pieces):
             return
-        for chain in prober.first_chains()[:4]:
-            self._simulate(problem_idx, prober.problem, chain)
+        for ranker in self._rankers(prober):
+            for chain in ranker.first_chains()[:4]:
+                self._simulate(problem_idx, prober.problem, chain)
+
+    def _rankers(self, prober: Prober) -> list[Prober]:
+        """The prober, and one that expects neighbours on one node wherever they may share it.
+
+        Which of them is right shows only once stages are placed, so the finalists of both are simulated.
+        """
+        problem = prober.problem
+        if not problem.placement_matters:
+            return [prober]
+        return [prober, Prober(replace(problem, edges=problem.edges_at_best), self.effort)]
 
     def _quick(self, problem_idx: int, prober: Prober) -> None:
         self.close(problem_idx, 0, proven=False)
@@ -163,9 +174,10 @@ class Composer:
         if lowest >= self.cutoff_ns:
             self.close(problem_idx, self.cutoff_ns, proven=True)
             return
-        closed = prober.search(Objective.CLOSED_FORM, self.reach_ns, margin_frac=self.effort.margin_frac)
-        for chain in closed.chains[: self.effort.finalists]:
-            self._simulate(problem_idx, problem, chain)
+        for ranker in self._rankers(prober):
+            closed = ranker.search(Objective.CLOSED_FORM, self.reach_ns, margin_frac=self.effort.margin_frac)
+            for chain in closed.chains[: self.effort.finalists]:
+                self._simulate(problem_idx, problem, chain)
         proven = self._list_all(problem_idx, prober)
         self.close(problem_idx, self.cutoff_ns if proven else min(lowest, self.cutoff_ns), proven=proven)
 

@@ -110,11 +110,11 @@ def _expected_pairs(cluster: Cluster, space: SearchSpace, a: LinkClass, b: LinkC
 
 
 def _best_pairs(cluster: Cluster, space: SearchSpace, a: LinkClass, b: LinkClass) -> list[NodePair]:
-    """Pairs of single nodes, the same one only for two stages that may share it."""
+    """Pairs of single nodes, the same one too for two stages that may share it."""
     apart = _expected_pairs(cluster, space, a, b)
     if a.island != b.island or a.whole or b.whole:
         return apart
-    return [(x, x) for x, _ in apart]
+    return [*apart, *((x, x) for x, _ in apart)]
 
 
 def representatives(cluster: Cluster, island: Island) -> list[Node]:

@@ -247,7 +247,8 @@ class FrontierSearch:
         """Whether ``extra - 1`` micro-batches of extra warm-up leave the edge slower than stage, link and
         any plan.
         """
-        pieces, edges = self.problem.pieces, self._edges()
+        # The same edges for both objectives: the bound must cover the windows that the ranking may choose.
+        pieces, edges = self.problem.pieces, self.problem.edges
         tail = pieces.tail_class[idx]
         round_trip = edges.round_trip_ns[tail[None, :], labels.link_class[:, None]]
         occupancy = edges.occupancy_ns[tail[None, :], labels.link_class[:, None]]

@@ -52,7 +52,9 @@ def _unused_island(search: Search, found: Found, island_idx: int) -> str:
     if ratio > 1.05:
         clauses.append(f"with one layer they would set a pace at least {ratio:.1f}x the present one")
     forced = search.forced.get(island_idx)
-    if forced is not None:
+    if forced is not None and forced.time_ns > 2 * found.iteration_ns:
+        clauses.append("no plan that uses them was found within twice this one's time")
+    elif forced is not None:
         more = 100 * (forced.time_ns / found.iteration_ns - 1)
         seconds = format_duration(forced.time_ns / NS_PER_S)
         what = (

@@ -264,6 +264,8 @@ class Problem:
         tied_ns: What keeping a tied embedding equal adds to the step end of the first stage, ``[its class,
             the last stage's class]``, at least; None without one. The last stage's share is in the pieces.
         num_stages: Exact number of stages of the pipeline, or None when it is free.
+        placement_matters: Whether neighbours may end up on one node or on two, so that ``edges`` and
+            ``edges_at_best`` both deserve a ranking.
         runs: Stages of the pieces that have several.
     """
 
@@ -276,6 +278,7 @@ class Problem:
     max_extra_in_flight: int
     num_stages: int | None = None
     tied_ns: IntArray | None = None
+    placement_matters: bool = False
     runs: tuple[tuple[StageTimes, ...], ...] = ()
 
     def stages_of(self, piece: int) -> tuple[StageTimes, ...]:

@@ -74,6 +74,7 @@ def _binding(search: Search) -> tuple[str, list[str]]:
     details.append(
         f"counted at micro-batch {smallest.size}, the smallest, with the most recomputation allowed"
     )
+    details += search.rejections[:3]
     pins = _pins_text(job.pins)
     if pins:
         details.append(f"pinned: {pins}")

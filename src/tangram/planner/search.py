@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -155,7 +155,7 @@ class Search:
             queries.close()
         self.counts["labels"] = self.composer.num_labels
         self.counts["finalists_simulated"] = len(self.composer.candidates)
-        self.rejections = sorted(set(self.rejections))
+        self.rejections = collapsed(self.rejections)
         return self._best()
 
     def incumbent(self, found: Found) -> None:
@@ -191,7 +191,10 @@ class Search:
 
     def lower_bound_ns(self) -> int:
         """What no plan within the space can beat."""
-        return self.composer.lower_bound_ns()
+        ideal = min(size.bound_ns for size in self._sizes)
+        if self.options.pruning is Pruning.PAPER:
+            return ideal  # its rules remove pairs that a better plan may need
+        return max(ideal, self.composer.lower_bound_ns())
 
     def coverage(self, size: MicroBatch) -> tuple[int, float]:
         """Returns how many atoms from the front fit at best, time aside, and the model states of the
@@ -212,7 +215,8 @@ class Search:
 
     def is_proven(self, found: Found) -> bool:
         """Whether nothing within the space is faster than ``found``."""
-        return all(self.composer.proven.values()) and found.iteration_ns <= self.composer.cutoff_ns
+        complete = self.options.pruning is not Pruning.PAPER and all(self.composer.proven.values())
+        return complete and found.iteration_ns <= self.composer.cutoff_ns
 
     def _is_enough(self, num_considered: int) -> bool:
         """Whether a quick search has looked at enough sizes: few after its first plan, some more without
@@ -248,11 +252,12 @@ class Search:
         An incumbent makes every table after it small, the first one too. Where none is found the search
         starts without one.
         """
-        known = self.composer.cutoff_ns < FAR_NS
-        if self.options.pruning is not Pruning.SAFE or (known and self.options.effort.quick):
+        if self.options.effort.quick and self.composer.cutoff_ns < FAR_NS:
             return
         size = self._sizes[0]
-        problem = self._problem(size, builder, size.reference.least_period_s() * _SCOUT_PACE)
+        # An unpruned search scouts like a pruned one: what is found first must not depend on the rules.
+        pruning = Pruning.PAPER if self.options.pruning is Pruning.PAPER else Pruning.SAFE
+        problem = self._problem(size, builder, size.reference.least_period_s() * _SCOUT_PACE, pruning)
         self.composer.scout(0, problem)
 
     def _consider(self, idx: int, size: MicroBatch, builder: TableBuilder) -> None:
@@ -264,7 +269,7 @@ class Search:
         max_time_s = float("inf")
         if pruning is not Pruning.NONE and composer.cutoff_ns < FAR_NS:
             max_time_s = composer.reach_ns / max(size.num_micro_batches - 1, 1) / NS_PER_S
-        problem = self._problem(size, builder, max_time_s)
+        problem = self._problem(size, builder, max_time_s, pruning)
         self._problems[size.num_micro_batches] = problem
         self.considered.append(size.size)
         composer.consider(idx, problem)
@@ -273,18 +278,21 @@ class Search:
             options = len(problem.pieces)
             self.progress(f"micro-batch {size.size}: {options} options, best so far {best:.4g} s")
 
-    def _problem(self, size: MicroBatch, builder: TableBuilder, max_time_s: float) -> Problem:
+    def _problem(
+        self, size: MicroBatch, builder: TableBuilder, max_time_s: float, pruning: Pruning
+    ) -> Problem:
         """Asks the parallelizers about one micro-batch size and states the composition problem."""
         rules = PairRules(
             self.atoms,
             self.model.has_moe,
             size.reference,
-            self.options.pruning,
+            pruning,
             max_time_s,
             self._allowed_slices(),
         )
         tables = builder.build(size.size, rules, self._max_in_flight(size), max_time_s)
-        self.counts.update(tables.counts)
+        if pruning is self.options.pruning:
+            self.counts.update(tables.counts)
         self.rejections += tables.rejections
         expected, at_best = class_edges(self.cluster, self.space, size.cuts)
         tied = self._tied_ns()
@@ -298,6 +306,7 @@ class Search:
             max_extra_in_flight=_EXTRA_IN_FLIGHT if self.job.free_warmup and self.job.overlap_p2p else 0,
             num_stages=self.job.pins.pp,
             tied_ns=tied,
+            placement_matters=self.space.placement_matters,
             runs=tables.runs,
         )
         self._contexts[id(problem)] = (problem, size, tables)
@@ -387,6 +396,19 @@ class Search:
         contended = simulate(pipeline).iteration_ns
         self._executed[id(candidate)] = Found(size, stages, placements, pipeline, contended)
         return self._executed[id(candidate)]
+
+
+def collapsed(rejections: Sequence[str]) -> list[str]:
+    """Returns one sentence per parallelizer and reason, with the first request of each and how many more
+    there were.
+    """
+    groups: dict[tuple[str, str], list[str]] = {}
+    for text in sorted(set(rejections)):
+        groups.setdefault((text.partition(" skipped for ")[0], text.rpartition(": ")[2]), []).append(text)
+    return [
+        texts[0] if len(texts) == 1 else f"{texts[0]} (and {len(texts) - 1} more such requests)"
+        for texts in groups.values()
+    ]
 
 
 def pinned_slices(atoms: tuple[Atom, ...], layers: tuple[int, ...]) -> frozenset[tuple[int, int]]:

@@ -64,6 +64,23 @@ class SearchSpace:
         """GPUs of all usable islands."""
         return sum(island.num_gpus for island in self.islands)
 
+    @property
+    def placement_matters(self) -> bool:
+        """Whether two stages of one island may share a node or not."""
+        return any(
+            not known.whole and self.islands[known.island].num_nodes > 1 for known in self.link_classes
+        )
+
+    def class_index(self, island: int, portion: Portion) -> int:
+        """Returns the link class of a portion; of one that the space is too coarse for, its island's first
+        class of as few nodes.
+        """
+        wanted = link_class(island, portion)
+        if wanted in self.link_classes:
+            return self.link_classes.index(wanted)
+        own = [idx for idx, known in enumerate(self.link_classes) if known.island == island]
+        return min(own, key=lambda idx: (abs(self.link_classes[idx].num_nodes - portion.num_nodes), idx))
+
     def portion_units(self, idx: int) -> int:
         """Units that a portion takes from its island's counter."""
         return self.portions[idx].num_gpus // self.units[self.portion_islands[idx]]

@@ -29,7 +29,7 @@ from tangram.parallelizers.registry import get_parallelizer
 from tangram.planner.pairs import PairRules
 from tangram.planner.problem import Pieces, StageTimes, piece_stages, run_piece, single_stage_pieces
 from tangram.planner.queries import SliceAnswer, SliceQueries
-from tangram.planner.space import SearchSpace, link_class
+from tangram.planner.space import SearchSpace
 from tangram.units import NS_PER_S
 
 NATIVE_TABLES = frozenset({"exact"})
@@ -238,7 +238,7 @@ class TableBuilder:
     ) -> Pieces:
         island = self.space.portion_islands[portion_idx]
         ends = answer.plan.stages[0].portion, answer.plan.stages[-1].portion
-        head, tail = (self.space.link_classes.index(link_class(island, portion)) for portion in ends)
+        head, tail = (self.space.class_index(island, portion) for portion in ends)
         return run_piece(
             start=start,
             stop=stop,
