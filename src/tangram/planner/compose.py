@@ -186,10 +186,11 @@ class Composer:
         found = prober.list_all(self.cutoff_ns)
         if not found.exhausted:
             return False
+        _, max_plans = self.effort.listing_limits(prober.problem.num_micro_batches)
         for count, chain in enumerate(found.chains):
             if chain.value_ns >= self.cutoff_ns:
                 break
-            if count == self.effort.listing_plans:
+            if count == max_plans:
                 return False
             self._simulate(problem_idx, prober.problem, chain)
         return True

@@ -29,6 +29,10 @@ class Effort:
             counts.
         listing_labels: Labels of the exhaustive listing before it gives up.
         listing_plans: Plans of the listing that are simulated at most.
+        few_micro_batches: Up to so many micro-batches, start and end of a pipeline weigh so much that the
+            closed form ranks poorly, and a simulation costs little: the listing goes further.
+        few_listing_labels: `listing_labels` for few micro-batches.
+        few_listing_plans: `listing_plans` for few micro-batches.
         quick: Only the beam search: a good plan, no bound. For comparisons and what-ifs.
         quick_sizes: Micro-batch sizes that a quick search looks at from its first plan on; it looks at
             three times as many before it gives up.
@@ -43,8 +47,17 @@ class Effort:
     merged_labels: int = 1_000_000
     listing_labels: int = 2_500
     listing_plans: int = 24
+    few_micro_batches: int = 16
+    few_listing_labels: int = 100_000
+    few_listing_plans: int = 3_000
     quick: bool = False
     quick_sizes: int = 3
+
+    def listing_limits(self, num_micro_batches: int) -> tuple[int, int]:
+        """Returns the labels and the plans of the listing of a problem with so many micro-batches."""
+        if num_micro_batches <= self.few_micro_batches:
+            return self.few_listing_labels, self.few_listing_plans
+        return self.listing_labels, self.listing_plans
 
     def hurried(self) -> Effort:
         """Returns the effort of a what-if: a good plan, quickly."""
@@ -186,12 +199,13 @@ class Prober:
     def list_all(self, cutoff_ns: int) -> SearchResult:
         """Lists every plan whose lower bound is below a cut-off, up to the limits."""
         self.settle_floor(cutoff_ns)
+        labels, plans = self.effort.listing_limits(self.problem.num_micro_batches)
         return self._run(
             Objective.LOWER_BOUND,
             cutoff_ns,
             dominance=False,
-            label_limit=self.effort.listing_labels,
-            max_chains=self.effort.listing_plans + 1,
+            label_limit=labels,
+            max_chains=plans + 1,
         )
 
     def first_chains(self, below_ns: int = FAR_NS, must_use: int | None = None) -> list[Chain]:
