@@ -174,9 +174,10 @@ class Composer:
         if lowest >= self.cutoff_ns:
             self.close(problem_idx, self.cutoff_ns, proven=True)
             return
+        finalists, margin_frac = self.effort.final_limits(problem.num_micro_batches)
         for ranker in self._rankers(prober):
-            closed = ranker.search(Objective.CLOSED_FORM, self.reach_ns, margin_frac=self.effort.margin_frac)
-            for chain in closed.chains[: self.effort.finalists]:
+            closed = ranker.search(Objective.CLOSED_FORM, self.reach_ns, margin_frac=margin_frac)
+            for chain in closed.chains[:finalists]:
                 self._simulate(problem_idx, problem, chain)
         proven = self._list_all(problem_idx, prober)
         self.close(problem_idx, self.cutoff_ns if proven else min(lowest, self.cutoff_ns), proven=proven)

@@ -31,6 +31,9 @@ class Effort:
         listing_plans: Plans of the listing that are simulated at most.
         few_micro_batches: Up to so many micro-batches, start and end of a pipeline weigh so much that the
             closed form ranks poorly, and a simulation costs little: the listing goes further.
+        few_finalists: `finalists` for few micro-batches; many, as contention that only the simulation of the
+            placed plan sees may reverse the ranking.
+        few_margin_frac: `margin_frac` for few micro-batches.
         few_listing_labels: `listing_labels` for few micro-batches.
         few_listing_plans: `listing_plans` for few micro-batches.
         quick: Only the beam search: a good plan, no bound. For comparisons and what-ifs.
@@ -48,6 +51,8 @@ class Effort:
     listing_labels: int = 2_500
     listing_plans: int = 24
     few_micro_batches: int = 16
+    few_finalists: int = 64
+    few_margin_frac: float = 0.05
     few_listing_labels: int = 100_000
     few_listing_plans: int = 3_000
     quick: bool = False
@@ -58,6 +63,12 @@ class Effort:
         if num_micro_batches <= self.few_micro_batches:
             return self.few_listing_labels, self.few_listing_plans
         return self.listing_labels, self.listing_plans
+
+    def final_limits(self, num_micro_batches: int) -> tuple[int, float]:
+        """Returns the finalists, and their margin, of a problem with so many micro-batches."""
+        if num_micro_batches <= self.few_micro_batches:
+            return self.few_finalists, self.few_margin_frac
+        return self.finalists, self.margin_frac
 
     def hurried(self) -> Effort:
         """Returns the effort of a what-if: a good plan, quickly."""
