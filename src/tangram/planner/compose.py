@@ -97,7 +97,7 @@ class Composer:
 
     def consider(self, problem_idx: int, problem: Problem) -> None:
         """Searches one problem; keeps what beats the best so far and records its bound."""
-        prober = Prober(problem, self.effort)
+        prober = Prober(problem, self.effort.for_micro_batches(problem.num_micro_batches))
         if self.cutoff_ns >= FAR_NS:
             self._first_plan(problem_idx, prober)
         if self.effort.quick:
@@ -148,7 +148,7 @@ class Composer:
         problem = prober.problem
         if not problem.placement_matters:
             return [prober]
-        return [prober, Prober(replace(problem, edges=problem.edges_at_best), self.effort)]
+        return [prober, Prober(replace(problem, edges=problem.edges_at_best), prober.effort)]
 
     def _quick(self, problem_idx: int, prober: Prober) -> None:
         self.close(problem_idx, 0, proven=False)
@@ -159,7 +159,7 @@ class Composer:
             self._simulate(problem_idx, prober.problem, chain)
 
     def _thorough(self, problem_idx: int, prober: Prober) -> None:
-        problem = prober.problem
+        problem, effort = prober.problem, prober.effort
         if prober.is_hard(self.cutoff_ns):
             for chain in prober.first_chains(self.cutoff_ns)[:4]:
                 self._simulate(problem_idx, problem, chain)
@@ -174,10 +174,9 @@ class Composer:
         if lowest >= self.cutoff_ns:
             self.close(problem_idx, self.cutoff_ns, proven=True)
             return
-        finalists, margin_frac = self.effort.final_limits(problem.num_micro_batches)
         for ranker in self._rankers(prober):
-            closed = ranker.search(Objective.CLOSED_FORM, self.reach_ns, margin_frac=margin_frac)
-            for chain in closed.chains[:finalists]:
+            closed = ranker.search(Objective.CLOSED_FORM, self.reach_ns, margin_frac=effort.margin_frac)
+            for chain in closed.chains[: effort.finalists]:
                 self._simulate(problem_idx, problem, chain)
         proven = self._list_all(problem_idx, prober)
         self.close(problem_idx, self.cutoff_ns if proven else min(lowest, self.cutoff_ns), proven=proven)
@@ -187,11 +186,10 @@ class Composer:
         found = prober.list_all(self.cutoff_ns)
         if not found.exhausted:
             return False
-        _, max_plans = self.effort.listing_limits(prober.problem.num_micro_batches)
         for count, chain in enumerate(found.chains):
             if chain.value_ns >= self.cutoff_ns:
                 break
-            if count == max_plans:
+            if count == prober.effort.listing_plans:
                 return False
             self._simulate(problem_idx, prober.problem, chain)
         return True

@@ -58,17 +58,17 @@ class Effort:
     quick: bool = False
     quick_sizes: int = 3
 
-    def listing_limits(self, num_micro_batches: int) -> tuple[int, int]:
-        """Returns the labels and the plans of the listing of a problem with so many micro-batches."""
-        if num_micro_batches <= self.few_micro_batches:
-            return self.few_listing_labels, self.few_listing_plans
-        return self.listing_labels, self.listing_plans
-
-    def final_limits(self, num_micro_batches: int) -> tuple[int, float]:
-        """Returns the finalists, and their margin, of a problem with so many micro-batches."""
-        if num_micro_batches <= self.few_micro_batches:
-            return self.few_finalists, self.few_margin_frac
-        return self.finalists, self.margin_frac
+    def for_micro_batches(self, num_micro_batches: int) -> Effort:
+        """Returns the effort for a problem with so many micro-batches."""
+        if num_micro_batches > self.few_micro_batches:
+            return self
+        return replace(
+            self,
+            finalists=self.few_finalists,
+            margin_frac=self.few_margin_frac,
+            listing_labels=self.few_listing_labels,
+            listing_plans=self.few_listing_plans,
+        )
 
     def hurried(self) -> Effort:
         """Returns the effort of a what-if: a good plan, quickly."""
@@ -210,13 +210,12 @@ class Prober:
     def list_all(self, cutoff_ns: int) -> SearchResult:
         """Lists every plan whose lower bound is below a cut-off, up to the limits."""
         self.settle_floor(cutoff_ns)
-        labels, plans = self.effort.listing_limits(self.problem.num_micro_batches)
         return self._run(
             Objective.LOWER_BOUND,
             cutoff_ns,
             dominance=False,
-            label_limit=labels,
-            max_chains=plans + 1,
+            label_limit=self.effort.listing_labels,
+            max_chains=self.effort.listing_plans + 1,
         )
 
     def first_chains(self, below_ns: int = FAR_NS, must_use: int | None = None) -> list[Chain]:
