@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tangram.parallelizers.exact import ExactStageTable
+from tangram.parallelizers.invariants import TABLE_COLUMNS
 from tangram.parallelizers.protocols import (
     Capabilities,
     OptionTable,
@@ -199,17 +200,7 @@ class BrokenTable(ExactStageTable):
 
 
 def taken(table: OptionTable, idx: object) -> OptionTable:
-    names = (
-        "start",
-        "stop",
-        "max_in_flight",
-        "forward_ns",
-        "backward_ns",
-        "step_ns",
-        "config",
-        "num_recomputed",
-    )
-    return replace(table, **{name: getattr(table, name)[idx] for name in names})
+    return replace(table, **{name: getattr(table, name)[idx] for name in TABLE_COLUMNS})
 
 
 class TooFast(BrokenTable):

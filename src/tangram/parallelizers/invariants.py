@@ -28,6 +28,18 @@ from tangram.units import format_bytes
 
 Request = SliceRequest | TableRequest
 
+TABLE_COLUMNS = (
+    "start",
+    "stop",
+    "max_in_flight",
+    "forward_ns",
+    "backward_ns",
+    "step_ns",
+    "config",
+    "num_recomputed",
+)
+"""The arrays of an option table; one row is one option."""
+
 
 def plan_faults(request: SliceRequest, plan: SlicePlan) -> list[str]:
     """Returns how a slice plan breaks an invariant: coverage, GPUs, degrees, what the user dictates, memory.
@@ -209,17 +221,7 @@ def _memory_faults(request: Request, stage: StageChoice, in_flight: int) -> list
 
 
 def _column_faults(request: TableRequest, table: OptionTable) -> list[str]:
-    names = (
-        "start",
-        "stop",
-        "max_in_flight",
-        "forward_ns",
-        "backward_ns",
-        "step_ns",
-        "config",
-        "num_recomputed",
-    )
-    lengths = {name: len(getattr(table, name)) for name in names}
+    lengths = {name: len(getattr(table, name)) for name in TABLE_COLUMNS}
     if len(set(lengths.values())) > 1:
         return [f"the columns differ in length: {lengths}"]
     if not lengths["start"]:

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from math import floor
 from typing import TYPE_CHECKING
 
-from tangram.cost.stage import stage_cost
 from tangram.cost.types import StageCost
 from tangram.parallelizers.guard import guarded_plan
+from tangram.parallelizers.invariants import recost
 from tangram.parallelizers.protocols import SlicePlan, SlicePlanner, SliceRequest, TableRequest
 
 if TYPE_CHECKING:
@@ -144,20 +144,7 @@ def _answer_slice(planner: SlicePlanner, request: TableRequest, start: int, stop
 
 def stage_costs(request: TableRequest, plan: SlicePlan) -> tuple[StageCost, ...]:
     """Costs every stage of a plan with one micro-batch in flight; more only add their activations."""
-    return tuple(
-        stage_cost(
-            request.model,
-            request.atoms[stage.start : stage.stop],
-            stage.portion,
-            stage.config,
-            request.micro_batch,
-            request.num_micro_batches,
-            1,
-            stage.recomputed,
-            request.job,
-        )
-        for stage in plan.stages
-    )
+    return tuple(recost(request, stage, 1) for stage in plan.stages)
 
 
 def max_in_flight(request: TableRequest, costs: Sequence[StageCost]) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 from tangram.cost.types import BoolArray, IntArray
 from tangram.job import Job, Precision
 from tangram.parallelizers.invariants import (
+    TABLE_COLUMNS,
     faults_text,
     plan_faults,
     recost,
@@ -36,17 +37,6 @@ from tangram.testing.cases import (
     slice_cases,
     small_cluster,
     table_cases,
-)
-
-_COLUMNS = (
-    "start",
-    "stop",
-    "max_in_flight",
-    "forward_ns",
-    "backward_ns",
-    "step_ns",
-    "config",
-    "num_recomputed",
 )
 
 _RECOSTED_OPTIONS = 200  # Per table, spread evenly over it.
@@ -192,14 +182,14 @@ def _check_subsets(planner: StageTable, request: TableRequest, table: OptionTabl
 def _rows(table: OptionTable, which: BoolArray | None = None) -> list[tuple[object, ...]]:
     """Options with their configuration spelled out, so that tables of different configurations compare."""
     chosen = slice(None) if which is None else which
-    columns = [getattr(table, name)[chosen].tolist() for name in _COLUMNS]
-    position = _COLUMNS.index("config")
+    columns = [getattr(table, name)[chosen].tolist() for name in TABLE_COLUMNS]
+    position = TABLE_COLUMNS.index("config")
     columns[position] = [table.configs[i] for i in columns[position]]
     return list(zip(*columns, strict=True))
 
 
 def _equal(a: OptionTable, b: OptionTable) -> bool:
-    return a.configs == b.configs and all(np.array_equal(getattr(a, n), getattr(b, n)) for n in _COLUMNS)
+    return a.configs == b.configs and all(np.array_equal(getattr(a, n), getattr(b, n)) for n in TABLE_COLUMNS)
 
 
 def _first_dominated(table: OptionTable) -> int | None:
