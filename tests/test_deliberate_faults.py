@@ -19,8 +19,9 @@ from types import FunctionType
 from typing import Any
 
 import pytest
-from adversarial import adversarial_problem
-from instances import all_pipelines, plain_closed_form, random_problem
+from adversarial import adversarial_problem, nic_problem
+from efforts import EVERYTHING
+from instances import all_pipelines, node_problem, plain_closed_form, random_problem
 from referee import plain_simulation, referee
 from sim_cases import Terms, random_pipeline
 from sim_naive import naive_run
@@ -38,7 +39,7 @@ from tangram.model.load import load_model, trim_layers
 from tangram.parallelizers import exact, uniform
 from tangram.plan.check import check_plan
 from tangram.planner import frontier, placement, stages
-from tangram.planner.compose import Composer, Effort
+from tangram.planner.compose import Composer
 from tangram.planner.frontier import FrontierSearch, Objective
 from tangram.planner.lattice import prefix_bound
 from tangram.planner.options import PlanOptions, Pruning
@@ -46,21 +47,22 @@ from tangram.planner.problem import FAR_NS, Chain, Problem
 from tangram.planner.recost import cost_violations
 from tangram.planner.reference import Reference
 from tangram.planner.search import Search
+from tangram.planner.sharing import Sharing
 from tangram.simulate import engine, formulas
 from tangram.simulate.fast import iteration_ns
 from tangram.simulate.pipeline import SimPipeline
 from tangram.testing import check_parallelizer
 
 NUM_LAYERS = 8
-EVERYTHING = Effort(listing_labels=2_000_000, listing_plans=1_000_000)
 
 
 def composition() -> None:
     """The search finds what brute force finds, through the closed form and through the simulator."""
     problems = [random_problem(seed, max_atoms=6) for seed in range(30)]
-    problems += [
-        adversarial_problem(seed) for seed in (2, 3, 14, 33, 156)
-    ]  # labels that differ in one thing only
+    # Labels that differ in one thing only; NICs that are the bottleneck; stages that may share a node.
+    problems += [adversarial_problem(seed) for seed in (2, 3, 14, 18, 33, 41, 126, 156)]
+    problems += [nic_problem(seed) for seed in (4, 21)]
+    problems += [node_problem(seed, tied=tied) for seed in (8, 12, 13, 26) for tied in (False, True)]
     for idx, problem in enumerate(problems):
         pipelines = list(itertools.islice(all_pipelines(problem), 2001))
         if not pipelines or len(pipelines) > 2000:
@@ -70,6 +72,7 @@ def composition() -> None:
         assert best[0].value_ns == min(plain_closed_form(problem, p) for p in pipelines), idx
         composer = Composer(referee, EVERYTHING)
         composer.consider(0, problem)
+        composer.settle()
         space = all_pipelines(problem, composer.pace_floors_ns[0])
         fastest = min(plain_simulation(problem, p) for p in space)
         assert composer.best is not None
@@ -191,7 +194,7 @@ FAULTS = (
     Fault(
         "a GPU is given to two stages",
         placement.place,
-        "first = free[node.name]",
+        "first = free.get(node.name, 0)",
         "first = 0",
         documents,
     ),
@@ -212,7 +215,7 @@ FAULTS = (
     ),
     Fault(
         "the plan holds one micro-batch less per stage",
-        frontier._chain,
+        frontier.chain_of,
         "window += 1 + extra",
         "window += max(extra, 1 - window)",
         composition,
@@ -267,10 +270,32 @@ FAULTS = (
         "sum_behind = behind[:, 0]",
         composition,
     ),
+    # Nodes and NICs that stages share.
+    Fault(
+        "the two edges of a stage do not meet at its NICs",
+        FrontierSearch._values,
+        "nic + np.maximum(behind[:, 3], pieces.tail_nic_ns[piece])",
+        "np.maximum(nic, pieces.tail_nic_ns[piece])",
+        composition,
+    ),
+    Fault(
+        "more stages share a node than fit",
+        Sharing.may_share,
+        "(taken + part <= same_node.node_gpus[island])",
+        "(part <= same_node.node_gpus[island])",
+        composition,
+    ),
+    Fault(
+        "the ends of a tied model always find room on one node",
+        Sharing.ends,
+        "(tail_taken < 0) | (taken + tail_taken <= problem.same_node.node_gpus[island])",
+        "np.ones(len(piece), dtype=np.bool_)",
+        composition,
+    ),
     # Bounds and rules that promise too much.
     Fault(
         "the searched bound counts one window less",
-        FrontierSearch._values,
+        FrontierSearch._busy,
         "(window - 1) * tail_forward",
         "(window - 2) * tail_forward",
         composition,
@@ -286,8 +311,8 @@ FAULTS = (
     Fault(
         "a label is dropped that has the better fill",
         frontier._undominated,
-        "worse = same & (values[behind, 1] >= values[front, 1]) &",
-        "worse = same &",
+        "values[behind, 1:] >= values[front, 1:]",
+        "values[behind, 2:] >= values[front, 2:]",
         composition,
     ),
     Fault(

@@ -46,7 +46,8 @@ def adversarial_problem(seed: int) -> Problem:
         [[rng.randint(0, slow) for _ in range(_CLASSES)] for _ in range(_CLASSES)], dtype=np.int64
     )
     occupancy = (one_way * rng.choice([0.0, 0.5, 1.0])).astype(np.int64)
-    edges = Edges(one_way, 2 * one_way, occupancy)
+    nic = np.where(np.array(rng.choices([0, 1], k=_CLASSES**2)).reshape(one_way.shape), occupancy, 0)
+    edges = Edges(one_way, 2 * one_way, occupancy, nic)
     return Problem(num_atoms, capacity, m, Pieces.concatenate(parts), edges, edges, rng.choice([0, 1, 2]))
 
 
@@ -65,3 +66,35 @@ def _rows(rng: random.Random, num_atoms: int) -> list[tuple[int, ...]]:
         for stop in range(start + 1, num_atoms + 1)
         for _ in range(rng.randint(1, 2))
     ]
+
+
+def nic_problem(seed: int) -> Problem:
+    """A problem of five atoms, at most two to a stage, whose NICs are the bottleneck: with enough warm-up
+    every edge is hidden, and what counts is which two edges meet at a stage.
+    """
+    rng = random.Random(f"nics {seed}")
+    capacity = (rng.randint(3, 4),)
+    parts = []
+    for link_class in range(_CLASSES):
+        rows = [row for row in _rows(rng, 5) if row[1] - row[0] <= 2]
+        columns = np.array(rows, dtype=np.int64).T
+        parts.append(
+            single_stage_pieces(
+                start=columns[0],
+                stop=columns[1],
+                island=0,
+                gpus=1,
+                link_class=link_class,
+                max_in_flight=columns[2] + 8,
+                forward_ns=columns[3],
+                backward_ns=columns[4],
+                step_ns=columns[5],
+                num_micro_batches=40,
+                payload=np.arange(columns.shape[1]),
+            )
+        )
+    one_way = np.array(
+        [[rng.randint(5, 60) for _ in range(_CLASSES)] for _ in range(_CLASSES)], dtype=np.int64
+    )
+    edges = Edges(one_way, 2 * one_way, one_way, one_way)
+    return Problem(5, capacity, 40, Pieces.concatenate(parts), edges, edges, 2)

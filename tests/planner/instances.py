@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tangram.planner.problem import Edges, Pieces, Problem, single_stage_pieces
+from tangram.planner.problem import FAR_NS, Edges, Pieces, Problem, SameNode, single_stage_pieces
 
 
 @dataclass(frozen=True)
@@ -19,19 +21,23 @@ class PlainStage:
     link_class: int
     extra: int
     piece: int
+    island: int = 0
+    on_node: int = 0
 
     @property
     def t(self) -> int:
         return self.f + self.b
 
 
-def random_problem(seed: int, *, transfers: float = 1.0, max_atoms: int = 8) -> Problem:
+def random_problem(
+    seed: int, *, transfers: float = 1.0, max_atoms: int = 8, most_islands: int = 3
+) -> Problem:
     """A problem with at most 8 atoms, 3 islands and 8 GPUs: unequal f:b, transfers, large step ends, tight
     memory.
     """
     rng = random.Random(seed)
     num_atoms = rng.randint(2, max_atoms)
-    num_islands = rng.randint(1, 3)
+    num_islands = rng.randint(1, most_islands)
     capacity = [1] * num_islands
     for _ in range(rng.randint(0, 8 - num_islands)):
         capacity[rng.randrange(num_islands)] += 1
@@ -49,7 +55,8 @@ def random_problem(seed: int, *, transfers: float = 1.0, max_atoms: int = 8) -> 
         dtype=np.int64,
     )
     occupancy = (one_way * rng.choice([0.0, 0.5, 1.0])).astype(np.int64)
-    edges = Edges(one_way, 2 * one_way, occupancy)
+    nic = np.where(np.array(rng.choices([0, 1], k=num_islands**2)).reshape(one_way.shape), occupancy, 0)
+    edges = Edges(one_way, 2 * one_way, occupancy, nic)
     return Problem(num_atoms, tuple(capacity), m, pieces, edges, edges, rng.choice([0, 1, 2]))
 
 
@@ -117,6 +124,8 @@ def all_pipelines(problem: Problem, pace_floor_ns: int = 0) -> Iterator[list[Pla
                     int(pieces.head_class[piece]),
                     extra,
                     piece,
+                    island,
+                    int(pieces.head_on_node[piece]),
                 )
                 rest = tuple(n - gpus if k == island else n for k, n in enumerate(left))
                 yield from extend(int(pieces.start[piece]), rest, mine, [stage, *behind])
@@ -132,19 +141,104 @@ def _extra_helps(problem: Problem, piece: int, behind: PlainStage, extra: int, f
     return -(-(time + int(problem.edges.round_trip_ns[at])) // extra) > pace
 
 
+def node_problem(seed: int, *, tied: bool, max_atoms: int = 6) -> Problem:
+    """A random problem whose islands are made of nodes, so that small stages may share one, on slow NICs that
+    only extra warm-up can keep busy.
+    """
+    rng = random.Random(f"nodes {seed}")
+    problem = random_problem(seed, transfers=4.0, max_atoms=max_atoms, most_islands=1 + seed % 2)
+    pieces, num = problem.pieces, len(problem.capacity)
+    pieces = replace(pieces, max_in_flight=pieces.max_in_flight + 4)
+    way = problem.edges.one_way_ns
+    edges = Edges(way, 2 * way, way, way if rng.random() < 0.7 else 0 * way)
+    problem = replace(problem, max_extra_in_flight=rng.choice([0, 1, 2]), edges=edges, edges_at_best=edges)
+    node_gpus = np.array([rng.choice([2, 3, 4]) for _ in range(num)], dtype=np.int64)
+    part = np.where(pieces.gpus < node_gpus[pieces.island], pieces.gpus, 0)
+    # Inside a node a transfer is quicker than between nodes, and keeps no NIC busy.
+    own, share = np.eye(num) > 0, rng.choice([0, 2, 5])
+    one_way = problem.edges.one_way_ns * share // 10
+    occupancy = np.where(own, problem.edges.occupancy_ns * share // 10, FAR_NS)
+    inside = Edges(np.where(own, one_way, FAR_NS), np.where(own, 2 * one_way, FAR_NS), occupancy, 0 * one_way)
+    apart = np.array([[rng.choice([40, 400, 900]) for _ in range(num)] for _ in range(num)], dtype=np.int64)
+    least = np.where(np.eye(num) > 0, np.minimum(apart, rng.choice([0, 30])), apart)
+    return replace(
+        problem,
+        pieces=replace(pieces, head_on_node=part, tail_on_node=part),
+        same_node=SameNode(inside, inside, apart, np.arange(num), node_gpus),
+        tied_ns=least if tied else None,
+    )
+
+
+def homes(problem: Problem, stages: Sequence[PlainStage]) -> Iterator[list[int]]:
+    """The node of each stage, for every way in which neighbours share one or not; with a tied embedding also
+    the last run with the first.
+    """
+    node_gpus = None if problem.same_node is None else problem.same_node.node_gpus
+
+    def room(members: list[PlainStage]) -> bool:
+        island = members[0].island
+        alike = all(s.on_node and s.island == island for s in members)
+        return node_gpus is not None and alike and sum(s.on_node for s in members) <= node_gpus[island]
+
+    for shared in itertools.product((False, True), repeat=len(stages) - 1):
+        nodes = [0, *itertools.accumulate(0 if yes else 1 for yes in shared)]
+        runs = [[s for s, node in zip(stages, nodes, strict=True) if node == k] for k in range(nodes[-1] + 1)]
+        if not all(len(run) == 1 or room(run) for run in runs):
+            continue
+        yield nodes
+        if problem.tied_ns is not None and len(runs) > 1 and room(runs[0] + runs[-1]):
+            yield [0 if node == nodes[-1] else node for node in nodes]
+
+
+def tied_step(problem: Problem, stages: Sequence[PlainStage], nodes: Sequence[int]) -> int:
+    """What the first stage adds for a tied embedding."""
+    if problem.tied_ns is None or len(stages) == 1:
+        return 0
+    at = stages[0].link_class, stages[-1].link_class
+    apart = problem.tied_ns if problem.same_node is None else problem.same_node.tied_apart_ns
+    return int(problem.tied_ns[at] if nodes[0] == nodes[-1] else apart[at])
+
+
+def edge_between(
+    problem: Problem, front: PlainStage, behind: PlainStage, *, shared: bool
+) -> tuple[int, int, int, int]:
+    """One way, round trip, occupancy and NIC time of an edge."""
+    edges = problem.edges
+    if shared:
+        assert problem.same_node is not None
+        edges = problem.same_node.edges
+    at = front.link_class, behind.link_class
+    return (
+        int(edges.one_way_ns[at]),
+        int(edges.round_trip_ns[at]),
+        int(edges.occupancy_ns[at]),
+        int(edges.nic_ns[at]),
+    )
+
+
 def plain_closed_form(problem: Problem, stages: list[PlainStage]) -> int:
-    """The ranking formula of the design, written out."""
-    edges, m = problem.edges, problem.num_micro_batches
+    """The ranking formula of the design, written out: the best way to share nodes."""
+    return min(_closed_form_at(problem, stages, nodes) for nodes in homes(problem, stages))
+
+
+def _closed_form_at(problem: Problem, stages: list[PlainStage], nodes: list[int]) -> int:
+    m, busy = problem.num_micro_batches, Counter[int]()
     x, big_x, period = [], [], 0
-    for stage, behind in zip(stages, [*stages[1:], None], strict=True):
-        at = None if behind is None else (stage.link_class, behind.link_class)
-        x.append(0 if at is None else int(edges.one_way_ns[at]))
-        big_x.append(0 if at is None else int(edges.round_trip_ns[at]))
-        occupied = 0 if at is None else int(edges.occupancy_ns[at])
-        period = max(period, stage.t, occupied, -(-(stage.t + big_x[-1]) // (1 + stage.extra)))
+    for i, stage in enumerate(stages):
+        way, trip, occupied, nic = 0, 0, 0, 0
+        if i + 1 < len(stages):
+            shared = nodes[i] == nodes[i + 1]
+            way, trip, occupied, nic = edge_between(problem, stage, stages[i + 1], shared=shared)
+            busy[nodes[i]] += nic
+            busy[nodes[i + 1]] += nic
+        x.append(way)
+        big_x.append(trip)
+        period = max(period, stage.t, occupied, -(-(stage.t + trip) // (1 + stage.extra)))
+    period = max(period, *busy.values()) if busy else period
     worst = 0
     for i, stage in enumerate(stages):
         ahead = sum(stages[j].f + x[j] for j in range(i))
         behind_sum = sum(stages[j].t + big_x[j] for j in range(i, len(stages)))
-        worst = max(worst, ahead + behind_sum + stage.u)
+        step = stage.u + (tied_step(problem, stages, nodes) if i == 0 else 0)
+        worst = max(worst, ahead + behind_sum + step)
     return worst + (m - 1) * period

@@ -5,18 +5,17 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from efforts import EVERYTHING
 from instances import all_pipelines, plain_closed_form, random_problem
 from referee import plain_simulation, referee
 
 from tangram.planner.compose import Composer
 from tangram.planner.frontier import FrontierSearch, Objective
 from tangram.planner.lattice import prefix_bound
-from tangram.planner.prober import Effort
 from tangram.planner.problem import FAR_NS, Problem
 
 NUM_SEEDS = 330
 MAX_PLANS = 9_000
-EVERYTHING = Effort(listing_labels=2_000_000, listing_plans=1_000_000)
 
 
 def _closed(problem: Problem) -> int | None:
@@ -40,6 +39,7 @@ def test_composition_equals_brute_force(block: int) -> None:
         assert _closed(problem) == expected, f"closed form, seed {seed - 1}"
         composer = Composer(referee, EVERYTHING)
         composer.consider(0, problem)
+        composer.settle()
         space = all_pipelines(problem, composer.pace_floors_ns[0])
         simulated = min((plain_simulation(problem, p) for p in space), default=None)
         assert (composer.best.time_ns if composer.best else None) == simulated, f"simulator, seed {seed - 1}"

@@ -6,17 +6,17 @@ import itertools
 
 import pytest
 from adversarial import adversarial_problem
+from efforts import EVERYTHING
 from instances import all_pipelines, plain_closed_form
 from referee import plain_simulation, referee
 
-from tangram.planner.compose import Composer, Effort
+from tangram.planner.compose import Composer
 from tangram.planner.frontier import FrontierSearch, Objective
 from tangram.planner.lattice import prefix_bound
 from tangram.planner.problem import FAR_NS
 
 NUM_SEEDS = 120
 MAX_PLANS = 2_000
-EVERYTHING = Effort(listing_labels=2_000_000, listing_plans=1_000_000)
 
 
 @pytest.mark.parametrize("block", range(6))
@@ -44,6 +44,7 @@ def compare(seeds: range) -> int:
         assert (closed.chains[0].value_ns if closed.chains else None) == expected, seed
         composer = Composer(referee, EVERYTHING)
         composer.consider(0, problem)
+        composer.settle()
         space = all_pipelines(problem, composer.pace_floors_ns[0])
         simulated = min((plain_simulation(problem, p) for p in space), default=None)
         assert (composer.best.time_ns if composer.best else None) == simulated, seed

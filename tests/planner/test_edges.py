@@ -13,7 +13,8 @@ from tangram.cluster.spec import Cluster
 from tangram.cost.transfer import tied_sync_s
 from tangram.job import Job, Precision
 from tangram.model.atoms import cut_atoms
-from tangram.planner.edges import Boundaries, boundaries, class_edges, least_tied_ns, placed_edge
+from tangram.planner.edges import Boundaries, boundaries, placed_edge
+from tangram.planner.links import ClassLinks, least_tied_ns
 from tangram.planner.placement import Placement, place
 from tangram.planner.space import SearchSpace, search_space
 from tangram.units import GB
@@ -54,20 +55,29 @@ def space_of(cluster: Cluster) -> SearchSpace:
 
 @pytest.mark.parametrize("block", range(4))
 def test_no_placement_undercuts_the_best_edges(block: int) -> None:
-    tried = 0
+    tried = together = 0
     for seed in range(block, 80, 4):
         rng = random.Random(seed)
         cluster = random_cluster(rng)
         space = space_of(cluster)
-        _, best = class_edges(cluster, space, CUTS)
+        links = ClassLinks.of(cluster, space, 0)
+        _, apart = links.edges(CUTS)
+        same_node = links.same_node(CUTS)
         for _ in range(15):
             for (a, front), (b, behind) in pairwise(random_placements(rng, space)):
                 tried += 1
                 edge = placed_edge(cluster, front, behind, CUTS.bytes_at[3])
+                best = apart
+                if front.nodes == behind.nodes and front.portion.island.num_nodes > 1:
+                    assert same_node is not None
+                    best = same_node.edges_at_best
+                    together += 1
+                assert best.nic_ns[a, b] <= (edge.forward_occupancy_ns if edge.forward_resources else 0)
                 assert best.one_way_ns[a, b] <= edge.forward_ns
                 assert best.round_trip_ns[a, b] <= edge.round_trip_ns
                 assert best.occupancy_ns[a, b] <= edge.forward_occupancy_ns
     assert tried > 200
+    assert together > 10
 
 
 def test_no_pair_of_ends_undercuts_the_least_tied_step() -> None:
@@ -87,7 +97,7 @@ def test_no_pair_of_ends_undercuts_the_least_tied_step() -> None:
 def test_best_edges_are_no_slower_than_expected_ones() -> None:
     for seed in range(60):
         cluster = random_cluster(random.Random(seed))
-        expected, best = class_edges(cluster, space_of(cluster), CUTS)
+        expected, best = ClassLinks.of(cluster, space_of(cluster), 0).edges(CUTS)
         for name in ("one_way_ns", "round_trip_ns", "occupancy_ns"):
             assert (getattr(best, name) <= getattr(expected, name)).all()
 

@@ -13,27 +13,29 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from adversarial import adversarial_problem
+from efforts import EVERYTHING, listing
 from instances import PlainStage, all_pipelines, plain_closed_form, random_problem
 from referee import plain_simulation, referee
 
 from tangram.planner.compose import Composer
+from tangram.planner.effort import Effort
 from tangram.planner.frontier import Objective
-from tangram.planner.prober import Effort, Prober
+from tangram.planner.prober import Prober
 from tangram.planner.problem import FAR_NS, Edges, Problem
 
 MAX_PLANS = 1_200
 
 TIGHT = {
-    "no listing": Effort(listing_labels=0),
-    "listing of one plan": Effort(listing_plans=1),
-    "one label": Effort(easy_labels=1, label_limit=1, listing_labels=1),
-    "one merged label": Effort(easy_labels=1, label_limit=1, merged_labels=1, listing_labels=1),
-    "few labels": Effort(easy_labels=3, label_limit=20, listing_labels=10, listing_plans=2),
-    "one level": Effort(levels=1, label_limit=15, listing_labels=15),
+    "no listing": listing(0),
+    "listing of one plan": listing(plans=1),
+    "one label": listing(1, easy_labels=1, label_limit=1),
+    "one merged label": listing(1, easy_labels=1, label_limit=1, merged_labels=1),
+    "few labels": listing(10, 2, easy_labels=3, label_limit=20),
+    "one level": listing(15, levels=1, label_limit=15),
     "easy search given up": Effort(easy_labels=0),
     "two levels": Effort(easy_labels=2, levels=2),
-    "one finalist": Effort(finalists=1, margin_frac=0.0, listing_labels=0, beam=1),
-    "everything": Effort(listing_labels=2_000_000, listing_plans=1_000_000),
+    "one finalist": listing(0, finalists=1, margin_frac=0.0, beam=1),
+    "everything": EVERYTHING,
 }
 
 
@@ -53,13 +55,17 @@ def at_best(problem: Problem, fraction: float) -> Problem:
     """The same problem where the best placement halves its edges, say."""
     one_way = (problem.edges.one_way_ns * fraction).astype(np.int64)
     occupancy = np.minimum((problem.edges.occupancy_ns * fraction).astype(np.int64), one_way)
-    return replace(problem, edges_at_best=Edges(one_way, 2 * one_way, occupancy))
+    return replace(
+        problem,
+        edges_at_best=Edges(one_way, 2 * one_way, occupancy, np.minimum(problem.edges.nic_ns, occupancy)),
+    )
 
 
 def compose(problem: Problem, effort: Effort, actual: Problem | None = None) -> Composer:
     """Composes; the referee may know other edges than the ones that plans are ranked with."""
     composer = Composer(lambda _, chain: referee(actual or problem, chain), effort)
     composer.consider(0, problem)
+    composer.settle()
     return composer
 
 
@@ -136,6 +142,7 @@ def test_incumbent_cuts_off_what_cannot_beat_it() -> None:
         for incumbent in (fastest, fastest + 1, 2 * fastest):
             composer = Composer(referee, TIGHT["everything"], incumbent_ns=incumbent)
             composer.consider(0, problem)
+            composer.settle()
             assert composer.proven[0]
             assert composer.cutoff_ns == fastest
             assert composer.lower_bound_ns() == fastest
@@ -152,6 +159,7 @@ def test_several_problems_share_one_incumbent() -> None:
             composer = Composer(referee, TIGHT["everything"])
             for idx in order:
                 composer.consider(idx, three[idx])
+            composer.settle()
             assert composer.cutoff_ns == composer.lower_bound_ns()
             assert all(composer.proven.values())
             assert composer.cutoff_ns == min(alone)

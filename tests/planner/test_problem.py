@@ -7,7 +7,7 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from referee import referee
+from referee import executed_ns, referee
 from run_chains import Written, problem_of_runs, random_edges, random_stages, written_out
 
 from tangram.planner.frontier import FrontierSearch, Objective
@@ -22,7 +22,6 @@ from tangram.planner.problem import (
     single_stage_pieces,
     with_tail_step,
 )
-from tangram.simulate.fast import iteration_ns
 from tangram.simulate.formulas import lower_bound_ns
 
 
@@ -33,7 +32,7 @@ def only_chain(problem: Problem, objective: Objective) -> Chain:
 
 
 def formula_bound(plain: Written) -> int:
-    return lower_bound_ns(plain.f, plain.b, plain.u, plain.x, plain.X, plain.w, plain.m)
+    return lower_bound_ns(plain.f, plain.b, plain.u, plain.x, plain.X, plain.w, plain.m, plain.o, plain.n)
 
 
 def one_piece(stages: tuple[StageTimes, ...], m: int) -> Pieces:
@@ -66,8 +65,16 @@ def test_constants_of_a_run_are_the_sums_over_its_stages(seed: int) -> None:
     assert piece.occupied_ns[0] == max(sum(both[:j]) + m * t[j] for j in each)
     assert piece.step_fill_ns[0] == max(sum(there[:j]) + sum(both[j:]) + stages[j].step_ns for j in each)
     assert piece.period_ns[0] == max(
-        max(t[j], stages[j].occupancy_ns, -(-both[j] // (1 + stages[j].extra_in_flight))) for j in each
+        max(
+            t[j],
+            stages[j].occupancy_ns,
+            -(-both[j] // (1 + stages[j].extra_in_flight)),
+            (stages[j - 1].nic_ns if j else 0) + stages[j].nic_ns,
+        )
+        for j in each
     )
+    assert piece.head_nic_ns[0] == stages[0].nic_ns
+    assert piece.tail_nic_ns[0] == (stages[-2].nic_ns if len(stages) > 1 else 0)
     assert piece.span[0] == sum(1 + s.extra_in_flight for s in stages[:-1])
     assert piece.num_stages[0] == len(stages)
     assert piece.tail_time_ns[0] == t[-1]
@@ -88,7 +95,7 @@ def test_closed_form_of_runs_equals_that_of_their_stages(seed: int) -> None:
         assert chain.value_ns == plain.closed_form()
         windows = [plain.w[i] for i in np.cumsum([len(run) for run in runs]) - 1]
         assert list(chain.windows) == windows
-        assert referee(problem, chain) == iteration_ns(plain.pipeline())
+        assert referee(problem, chain) == executed_ns(plain.pipeline())
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -102,7 +109,7 @@ def test_lower_bound_of_runs_is_below_their_stages(seed: int) -> None:
     problem = problem_of_runs(runs, rng, random_edges(rng), rng.choice([1, 2, 3, 8, 40]))
     chain = only_chain(problem, Objective.LOWER_BOUND)
     plain = written_out(problem, chain.pieces, chain.extra_in_flight)
-    assert chain.value_ns <= iteration_ns(plain.pipeline())
+    assert chain.value_ns <= executed_ns(plain.pipeline())
     if single:
         assert chain.value_ns == formula_bound(plain)
     else:

@@ -27,6 +27,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from efforts import listing
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_jobs import (
@@ -48,12 +49,11 @@ from tangram.errors import InfeasibleError
 from tangram.job import Job, Pins, Precision
 from tangram.plan.check import check_plan
 from tangram.planner.options import PlanOptions
-from tangram.planner.prober import Effort
 from tangram.planner.recost import cost_violations
 from tangram.units import GB
 
 ROUNDING = 1 + 1e-9
-EVERYTHING = PlanOptions(effort=Effort(listing_labels=400_000, listing_plans=50_000))
+EVERYTHING = PlanOptions(effort=listing(400_000, 50_000))
 
 seeds = st.integers(0, 2**32 - 1)
 few = settings(max_examples=30, deadline=None, derandomize=True)

@@ -17,40 +17,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
+from tangram.cost.types import IntArray
+from tangram.planner.candidates import Candidate, Structure, structure, various
+from tangram.planner.effort import Effort, Wide
 from tangram.planner.frontier import Objective
-from tangram.planner.prober import Effort, Prober
-from tangram.planner.problem import FAR_NS, Chain, Problem
+from tangram.planner.polish import Neighbourhood, Step, polish
+from tangram.planner.prober import Prober
+from tangram.planner.problem import FAR_NS, Chain, Problem, fastest_pieces
 
 Referee = Callable[[Problem, Chain], int]
 
 _SLACK_SHIFT = (
     7  # the closed form may be this much (1/128) above the simulator and still deserve a simulation
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A simulated plan; candidates order by time, then by what a person would prefer."""
-
-    time_ns: int
-    num_units: int
-    num_stages: int
-    problem_idx: int
-    problem: Problem
-    chain: Chain
-
-    @property
-    def rank(self) -> tuple[int, int, int, int, tuple[int, ...], tuple[int, ...]]:
-        """Time, then fewer GPUs, fewer stages, earlier micro-batch size, earlier pieces."""
-        chain = self.chain
-        return (
-            self.time_ns,
-            self.num_units,
-            self.num_stages,
-            self.problem_idx,
-            chain.pieces,
-            chain.extra_in_flight,
-        )
+_THIN_LABELS = 3  # fewer pieces per slice make the labels of a listing worth more
 
 
 @dataclass(slots=True)
@@ -82,6 +64,7 @@ class Composer:
     pace_floors_ns: dict[int, int] = field(default_factory=dict)
     proven: dict[int, bool] = field(default_factory=dict)
     num_labels: int = 0
+    _open: dict[int, Prober] = field(default_factory=dict)
     _seen: dict[tuple[int, tuple[int, ...], tuple[int, ...]], Candidate] = field(default_factory=dict)
 
     @property
@@ -97,7 +80,7 @@ class Composer:
 
     def consider(self, problem_idx: int, problem: Problem) -> None:
         """Searches one problem; keeps what beats the best so far and records its bound."""
-        prober = Prober(problem, self.effort.for_micro_batches(problem.num_micro_batches))
+        prober = Prober(problem, self.effort)
         if self.cutoff_ns >= FAR_NS:
             self._first_plan(problem_idx, prober)
         if self.effort.quick:
@@ -109,9 +92,16 @@ class Composer:
 
     def scout(self, problem_idx: int, problem: Problem) -> None:
         """Looks for a first plan in a problem that may leave useful pieces out; says nothing of bounds."""
-        prober = Prober(problem, self.effort)
+        prober = Prober(problem, self.effort.scouting())
         self._first_plan(problem_idx, prober)
         self.num_labels += prober.num_labels
+
+    def promise_ns(self, problem: Problem) -> int:
+        """Returns about how long a plan of a problem takes at best, by the relaxed programme alone."""
+        if not len(problem.pieces):
+            return FAR_NS
+        pace, fill = Prober(problem, self.effort).promise(FAR_NS)
+        return min(pace + fill, FAR_NS)
 
     def best_with(self, problem_idx: int, problem: Problem, island: int) -> Candidate | None:
         """Returns the best plan found that uses an island; None when there is none.
@@ -123,6 +113,20 @@ class Composer:
             for chain in Prober(problem, self.effort).first_chains(must_use=island)[:4]
         ]
         return min(found, key=lambda candidate: candidate.rank, default=None)
+
+    def settle(self) -> None:
+        """Looks harder into the problems that may hold a plan better than the best so far.
+
+        Called once, when all problems have been considered: only then is it known how little time a plan has
+        to take to be of interest.
+        """
+        for idx in sorted(self._open, key=lambda idx: (self.stairs_ns[idx][1], idx)):
+            self._widen(idx, self._open[idx])
+        for idx in sorted(self._open, key=lambda idx: (self.stairs_ns[idx][1], idx)):
+            self._polish(idx, self._open[idx])
+        for idx in sorted(self._open, key=lambda idx: (self.stairs_ns[idx][1], idx)):
+            self._list(idx, self._open[idx])
+        self._open.clear()
 
     def lower_bound_ns(self) -> int:
         """The bound over all problems: at most the best simulated time."""
@@ -136,19 +140,8 @@ class Composer:
     def _first_plan(self, problem_idx: int, prober: Prober) -> None:
         if not len(prober.problem.pieces):
             return
-        for ranker in self._rankers(prober):
-            for chain in ranker.first_chains()[:4]:
-                self._simulate(problem_idx, prober.problem, chain)
-
-    def _rankers(self, prober: Prober) -> list[Prober]:
-        """The prober, and one that expects neighbours on one node wherever they may share it.
-
-        Which of them is right shows only once stages are placed, so the finalists of both are simulated.
-        """
-        problem = prober.problem
-        if not problem.placement_matters:
-            return [prober]
-        return [prober, Prober(replace(problem, edges=problem.edges_at_best), prober.effort)]
+        for chain in prober.first_chains()[:4]:
+            self._simulate(problem_idx, prober.problem, chain)
 
     def _quick(self, problem_idx: int, prober: Prober) -> None:
         self.close(problem_idx, 0, proven=False)
@@ -174,25 +167,108 @@ class Composer:
         if lowest >= self.cutoff_ns:
             self.close(problem_idx, self.cutoff_ns, proven=True)
             return
-        for ranker in self._rankers(prober):
-            closed = ranker.search(Objective.CLOSED_FORM, self.reach_ns, margin_frac=effort.margin_frac)
-            for chain in closed.chains[: effort.finalists]:
-                self._simulate(problem_idx, problem, chain)
-        proven = self._list_all(problem_idx, prober)
-        self.close(problem_idx, self.cutoff_ns if proven else min(lowest, self.cutoff_ns), proven=proven)
+        found = prober.search(
+            Objective.CLOSED_FORM, self.reach_ns, margin_frac=effort.margin_frac, max_chains=effort.finalists
+        )
+        if found.gave_up:
+            found = prober.search(Objective.CLOSED_FORM, self.reach_ns, beam=effort.beam)
+        for chain in found.chains[: effort.finalists]:
+            self._simulate(problem_idx, problem, chain)
+        self.close(problem_idx, min(lowest, self.cutoff_ns), proven=lowest >= self.cutoff_ns)
+        self._open[problem_idx] = prober
 
-    def _list_all(self, problem_idx: int, prober: Prober) -> bool:
-        """Simulates every plan whose bound is below the best time; false when there are too many."""
-        found = prober.list_all(self.cutoff_ns)
-        if not found.exhausted:
+    def _is_settled(self, problem_idx: int) -> bool:
+        """Whether no plan of a problem can beat the best one, as its lowest bound says."""
+        lowest = self.stairs_ns[problem_idx][1]
+        if lowest < self.cutoff_ns:
             return False
+        self.close(problem_idx, self.cutoff_ns, proven=True)
+        return True
+
+    def _widen(self, problem_idx: int, prober: Prober) -> None:
+        """Simulates more plans: by the closed form up to a wider margin, and by the bound, which ranks better
+        where micro-batches are few.
+        """
+        wide, problem = self.effort.wide(prober.problem.num_micro_batches), prober.problem
+        if self._is_settled(problem_idx):
+            return
+        for objective in (Objective.CLOSED_FORM, Objective.LOWER_BOUND):
+            reach, margin = self.cutoff_ns, 1.0
+            if objective is Objective.CLOSED_FORM:
+                margin = wide.margin_frac
+                reach = max(self.reach_ns, min(int(self.cutoff_ns * (1 + margin)), FAR_NS))
+            found = prober.search(objective, reach, margin_frac=margin, max_chains=wide.ranked)
+            if found.gave_up:
+                found = prober.search(
+                    objective, reach, margin_frac=margin, max_chains=wide.ranked, beam=self.effort.beam
+                )
+            for chain in various(problem, found.chains, wide.per_structure)[: wide.finalists]:
+                if objective is Objective.LOWER_BOUND and chain.value_ns >= self.cutoff_ns:
+                    break
+                self._simulate(problem_idx, problem, chain)
+
+    def _polish(self, problem_idx: int, prober: Prober) -> None:
+        """Improves the best candidates of a problem, of different structure, step by step."""
+        wide, problem = self.effort.wide(prober.problem.num_micro_batches), prober.problem
+        if self._is_settled(problem_idx):
+            return
+        starts: dict[Structure, Candidate] = {}
+        for candidate in sorted(self.candidates, key=lambda c: c.rank):
+            if candidate.problem is problem:
+                starts.setdefault(structure(problem, candidate.chain), candidate)
+        around = Neighbourhood(problem, prober.pace_floor_ns)
+        budget = wide.polish_tasks
+        for start in list(starts.values())[: wide.polish_starts]:
+            step = Step(start.chain.pieces, start.chain.extra_in_flight)
+            budget = polish(
+                around,
+                step,
+                start.time_ns,
+                lambda chain: self._simulate(problem_idx, problem, chain).time_ns,
+                budget,
+            )
+
+    def _list(self, problem_idx: int, prober: Prober) -> None:
+        """Simulates every plan whose bound is below the best time, if they are not too many; first those of
+        the fastest piece of each slice and portion.
+        """
+        if self._is_settled(problem_idx):
+            return
+        wide, problem = self.effort.wide(prober.problem.num_micro_batches), prober.problem
+        kept = fastest_pieces(problem.pieces)
+        thin = Prober(
+            replace(problem, pieces=problem.pieces.take(kept)),
+            self.effort,
+            pace_floor_ns=prober.pace_floor_ns,
+        )
+        self._list_all(problem_idx, thin, problem, kept, _THIN_LABELS * wide.listing_labels, wide)
+        before = prober.num_labels
+        everything = np.arange(len(problem.pieces))
+        if self._list_all(problem_idx, prober, problem, everything, wide.listing_labels, wide):
+            self.close(problem_idx, self.cutoff_ns, proven=True)
+        self.num_labels += thin.num_labels + prober.num_labels - before
+
+    def _list_all(
+        self,
+        problem_idx: int,
+        prober: Prober,
+        problem: Problem,
+        names: IntArray,
+        label_limit: int,
+        wide: Wide,
+    ) -> bool:
+        """Simulates the plans of a prober whose bound is below the best time, as plans of ``problem``, whose
+        pieces ``names`` are those of the prober; false when not all of them were.
+        """
+        found = prober.list_all(self.cutoff_ns, label_limit, wide.listing_plans + 1)
         for count, chain in enumerate(found.chains):
             if chain.value_ns >= self.cutoff_ns:
                 break
-            if count == prober.effort.listing_plans:
+            if count == wide.listing_plans:
                 return False
-            self._simulate(problem_idx, prober.problem, chain)
-        return True
+            pieces = tuple(int(names[piece]) for piece in chain.pieces)
+            self._simulate(problem_idx, problem, replace(chain, pieces=pieces))
+        return found.exhausted
 
     def _simulate(self, problem_idx: int, problem: Problem, chain: Chain) -> Candidate:
         key = (id(problem), chain.pieces, chain.extra_in_flight)

@@ -20,10 +20,11 @@ from tangram.model.spec import ModelSpec
 from tangram.parallelizers.protocols import StageChoice
 from tangram.plan.schema import BoundSection, IdleSection, PlanDocument, SearchSection
 from tangram.planner.document import place_pipeline, plan_document, stated_tolerances
-from tangram.planner.edges import boundaries, placed_edge, tied_bytes, tied_step_ns
+from tangram.planner.edges import boundaries, tied_bytes
 from tangram.planner.idle import free_slots, used_slots
 from tangram.planner.placement import Placement, Slot, place
 from tangram.planner.reference import reference
+from tangram.planner.traffic import EdgeBook, Traffic
 from tangram.simulate.engine import simulate
 from tangram.simulate.pipeline import SimPipeline, SimStage
 from tangram.units import NS_PER_S
@@ -62,6 +63,7 @@ class _Trial:
     """One micro-batch size, simulated: whether it fits comes before how long it takes."""
 
     micro_batch: int
+    placements: tuple[Placement, ...]
     pipeline: SimPipeline
     overflow_bytes: float
     iteration_ns: int
@@ -88,10 +90,11 @@ def estimate(
     atoms = cut_atoms(model)
     islands = build_islands(cluster, job.precision, tolerances)
     _check_layers(model, stages)
-    portions, placements = _placed(stages, islands)
+    portions, named = _placed(stages, islands)
     choices = _choices(model, job, atoms, stages, portions)
-    trials = [_trial(model, cluster, job, atoms, choices, placements, size) for size in _sizes(job, stages)]
+    trials = [_trial(model, cluster, job, atoms, choices, named, size) for size in _sizes(job, stages)]
     best = min(trials, key=lambda t: (t.overflow_bytes > 0, t.overflow_bytes, t.iteration_ns, t.micro_batch))
+    placements = best.placements
     placed = place_pipeline(model, atoms, job, best.micro_batch, choices, placements, best.pipeline)
     usable = [i for i in islands if i.gpu.supports(job.precision)]
     period_s = reference(model, atoms, usable, best.micro_batch, job).least_period_s()
@@ -142,7 +145,7 @@ def _check_layers(model: ModelSpec, stages: Sequence[DictatedStage]) -> None:
 
 def _placed(
     stages: Sequence[DictatedStage], islands: Sequence[Island]
-) -> tuple[list[Portion], tuple[Placement, ...]]:
+) -> tuple[list[Portion], tuple[Placement, ...] | None]:
     by_name = {island.name: island for island in islands}
     _check_places(stages, by_name)
     home = {node.name: island for island in islands for node in island.nodes}
@@ -159,7 +162,7 @@ def _placed(
         portions.append(_portion(stage, island, idx))
     if all(stage.nodes is None for stage in stages):
         _check_room(portions)
-        return portions, place(portions)
+        return portions, None
     return portions, _place_named(stages, portions)
 
 
@@ -315,13 +318,13 @@ def _trial(
     job: Job,
     atoms: tuple[Atom, ...],
     choices: Sequence[StageChoice],
-    placements: Sequence[Placement],
+    named: tuple[Placement, ...] | None,
     micro_batch: int,
 ) -> _Trial:
+    """Predicts one micro-batch size; stages that name no nodes are placed as the planner would."""
     m = job.global_batch // micro_batch
     cuts = boundaries(model, atoms, micro_batch, job)
-    tied = tied_step_ns(cluster, tied_bytes(model, job), placements)
-    overflow, sim = 0.0, []
+    overflow, times = 0.0, []
     for idx, choice in enumerate(choices):
         window = len(choices) - idx
         cost = stage_cost(
@@ -336,15 +339,26 @@ def _trial(
             job,
         )
         overflow = max(overflow, cost.peak_bytes - cost.capacity_bytes)
-        times = (cost.forward_s, cost.backward_s, cost.step_s)
-        forward, backward, step = (round(t * NS_PER_S) for t in times)
-        sim.append(SimStage(forward, backward, step + (tied if idx in (0, len(choices) - 1) else 0), window))
-    edges = tuple(
-        placed_edge(cluster, placements[i], placements[i + 1], cuts.bytes_at[choices[i].stop])
-        for i in range(len(choices) - 1)
+        times.append([round(t * NS_PER_S) for t in (cost.forward_s, cost.backward_s, cost.step_s)])
+    traffic = Traffic(
+        EdgeBook(cluster),
+        tuple(choice.portion for choice in choices),
+        tuple(cuts.bytes_at[choice.stop] for choice in choices[:-1]),
+        tied_bytes(model, job),
+        m,
+        max(forward + backward for forward, backward, _ in times),
     )
-    pipeline = SimPipeline(tuple(sim), edges, m, not job.overlap_p2p)
-    return _Trial(micro_batch, pipeline, overflow, simulate(pipeline).iteration_ns)
+    placements = named or place(traffic.portions, traffic.best_homes())
+    homes = tuple(placement.nodes for placement in placements)
+    last = len(choices) - 1
+    sim = tuple(
+        SimStage(
+            forward, backward, step + (traffic.tied_ns(homes) if idx in (0, last) else 0), last + 1 - idx
+        )
+        for idx, (forward, backward, step) in enumerate(times)
+    )
+    pipeline = SimPipeline(sim, traffic.edges(homes), m, not job.overlap_p2p)
+    return _Trial(micro_batch, placements, pipeline, overflow, simulate(pipeline).iteration_ns)
 
 
 def _idle(islands: Sequence[Island], placements: Sequence[Placement]) -> list[IdleSection]:

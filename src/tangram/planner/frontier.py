@@ -1,16 +1,20 @@
 """The exact search: labels over suffixes of the model, from the back, guided by the relaxed programme.
 
 A label says: atoms ``[j, N)`` are covered by pieces that use so many units of each island, the first stage
-of them has window ``w`` and a link class, and the suffix has the values ``(c0, c1, c2)``. Its meaning
-depends on the objective:
+of them has window ``w`` and a link class, and the suffix has the values ``(c0, ..., c6)``. The meaning of the
+first three depends on the objective:
 
 * ``CLOSED_FORM``: ``A = sum (t + X)``, ``U`` (the fill with its step end) and the period ``P`` so far; a
   complete plan takes ``U + (m - 1) P``.
 * ``LOWER_BOUND``: ``A``, ``V`` and ``W`` of the recursion in
   :func:`tangram.simulate.formulas.lower_bound_ns`; a complete plan takes at least ``W``.
 
-Both are monotone in the label, so dropping a label that another one of the same state dominates is exact,
-and so is dropping one whose value plus the relaxed rest reaches the cut-off. Cuts are visited in
+The others are about the node of the first stage: for how long one micro-batch keeps its NICs busy with the
+edge behind the stages there, and how many GPUs are taken by stages that follow each other there; and, with a
+tied embedding, the same two of the node of the last stage (:mod:`tangram.planner.sharing`).
+
+All values are monotone in the label, so dropping a label that another one of the same state dominates is
+exact, and so is dropping one whose value plus the relaxed rest reaches the cut-off. Cuts are visited in
 descending order; when one is visited, every label that will ever lie there does.
 
 Complexity: the number of labels times the pieces that end at a cut, as a few numpy operations per cut. The
@@ -19,6 +23,7 @@ number of labels is what the guide leaves: usually some hundreds to some ten tho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from itertools import pairwise
@@ -28,10 +33,11 @@ import numpy as np
 from tangram.cost.types import BoolArray, IntArray
 from tangram.planner.lattice import PrefixBound
 from tangram.planner.problem import FAR_NS, Chain, Edges, Pieces, Problem
+from tangram.planner.sharing import FULL, Sharing
 
 _CHUNK_CELLS = 1 << 19
 _DOMINANCE_DEPTH = 24
-_BEAM_CHILDREN = 4
+_BEAM_CHILDREN = 1
 
 
 class Objective(StrEnum):
@@ -129,10 +135,14 @@ class FrontierSearch:
     _complete: list[tuple[int, int]] = field(default_factory=list)
     _exhausted: bool = True
     _taken: IntArray = field(init=False)
+    _most_nic_ns: IntArray = field(init=False)
+    _sharing: Sharing = field(init=False)
 
     def __post_init__(self) -> None:
         pieces = self.problem.pieces
         self._taken = pieces.gpus * self.guide.lattice.strides[pieces.island]
+        self._most_nic_ns = self._edges(together=False).nic_ns.max(axis=0, initial=0)
+        self._sharing = Sharing(self.problem)
 
     def run(self) -> SearchResult:
         """Searches from the last atom to the first."""
@@ -161,7 +171,7 @@ class FrontierSearch:
     def _root(self) -> Labels:
         zero = np.zeros(1, dtype=np.int64)
         used = np.zeros((1, len(self.problem.capacity)), dtype=np.int64)
-        values = np.zeros((1, 3), dtype=np.int64)
+        values = np.array([[0, 0, 0, 0, FULL, -1, 0]], dtype=np.int64)
         return Labels(used, zero, zero, zero, zero, zero, values, zero, zero - 1)
 
     def _settle(self, parts: list[Labels]) -> Labels:
@@ -190,6 +200,7 @@ class FrontierSearch:
             key = key * (self.problem.num_stages + 1) + labels.num_stages
         if self.problem.tied_ns is not None:
             key = key * len(self.problem.tied_ns) + labels.tail_class
+            key = key * 2 + (labels.values[:, 5] < 0)
         return key
 
     def _useful(self, idx: IntArray) -> IntArray:
@@ -222,12 +233,17 @@ class FrontierSearch:
             window = np.minimum(labels.window + 1 + extra, problem.num_micro_batches)
             able = fits & (window[:, None] <= pieces.max_in_flight[idx])
             able &= window[:, None] >= pieces.min_in_flight[idx]
-            if extra:
-                able &= self._extra_helps(labels, idx, extra)
             row, column = np.nonzero(able)
             row, piece = self._coverable(labels, row, idx[column], window)
+            if extra:
+                helps = self._extra_helps(labels, row, piece, extra)
+                row, piece = row[helps], piece[helps]
             if len(row):
                 self._emit(labels, row, piece, window[row], extra, buckets, first=first)
+            shared = self._sharing.may_share(piece, labels.link_class[row], labels.values[row, 4])
+            if len(shared):
+                row, piece = row[shared], piece[shared]
+                self._emit(labels, row, piece, window[row], extra, buckets, together=True)
 
     def _coverable(
         self, labels: Labels, row: IntArray, piece: IntArray, window: IntArray
@@ -243,22 +259,24 @@ class FrontierSearch:
         keep = np.flatnonzero(least < self.cutoff_ns)
         return row[keep], piece[keep]
 
-    def _extra_helps(self, labels: Labels, idx: IntArray, extra: int) -> BoolArray:
+    def _extra_helps(self, labels: Labels, row: IntArray, piece: IntArray, extra: int) -> BoolArray:
         """Whether ``extra - 1`` micro-batches of extra warm-up leave the edge slower than stage, link and
         any plan.
         """
         # The same edges for both objectives: the bound must cover the windows that the ranking may choose.
         pieces, edges = self.problem.pieces, self.problem.edges
-        tail = pieces.tail_class[idx]
-        round_trip = edges.round_trip_ns[tail[None, :], labels.link_class[:, None]]
-        occupancy = edges.occupancy_ns[tail[None, :], labels.link_class[:, None]]
-        floor = np.maximum(np.maximum(pieces.tail_time_ns[idx], self.pace_floor_ns), occupancy)
-        helps: BoolArray = pieces.tail_time_ns[idx] + round_trip > floor * extra
+        at = (pieces.tail_class[piece], labels.link_class[row])
+        floor = np.maximum(pieces.tail_time_ns[piece], edges.occupancy_ns[at])
+        floor = np.maximum(floor, self.pace_floor_ns)
+        helps: BoolArray = pieces.tail_time_ns[piece] + edges.round_trip_ns[at] > floor * extra
         return helps
 
-    def _edges(self) -> Edges:
-        closed = self.objective is Objective.CLOSED_FORM
-        return self.problem.edges if closed else self.problem.edges_at_best
+    def _edges(self, *, together: bool) -> Edges:
+        closed, found = self.objective is Objective.CLOSED_FORM, self.problem
+        if together:
+            assert found.same_node is not None
+            return found.same_node.edges if closed else found.same_node.edges_at_best
+        return found.edges if closed else found.edges_at_best
 
     def _emit(
         self,
@@ -269,15 +287,16 @@ class FrontierSearch:
         extra: int,
         buckets: list[list[Labels]],
         *,
-        first: bool,
+        first: bool = False,
+        together: bool = False,
     ) -> None:
-        """Makes the labels that result from putting ``piece`` in front of ``labels[row]``."""
+        """Makes the labels that result from putting pieces in front of labels, on their node or not."""
         pieces, problem = self.problem.pieces, self.problem
         m = problem.num_micro_batches
         widest = window
         if self.merge and not first:
             widest = np.minimum(labels.widest[row] + 1 + problem.max_extra_in_flight, m)
-        values = self._values(labels, row, piece, widest, extra, first=first)
+        values = self._values(labels, row, piece, widest, extra, first=first, together=together)
         used = labels.used[row]
         used[np.arange(len(row)), pieces.island[piece]] += pieces.gpus[piece]
         start = pieces.start[piece]
@@ -315,56 +334,114 @@ class FrontierSearch:
         return np.sort(idx[best])
 
     def _values(
-        self, labels: Labels, row: IntArray, piece: IntArray, window: IntArray, extra: int, *, first: bool
+        self,
+        labels: Labels,
+        row: IntArray,
+        piece: IntArray,
+        window: IntArray,
+        extra: int,
+        *,
+        first: bool,
+        together: bool,
     ) -> IntArray:
-        pieces, edges, m = self.problem.pieces, self._edges(), self.problem.num_micro_batches
+        pieces, edges = self.problem.pieces, self._edges(together=together)
         behind = labels.values[row]
         if first:
-            one_way = round_trip = occupancy = np.zeros(len(row), dtype=np.int64)
+            one_way = round_trip = occupancy = nic = np.zeros(len(row), dtype=np.int64)
         else:
             at = (pieces.tail_class[piece], labels.link_class[row])
-            one_way, round_trip, occupancy = (
+            one_way, round_trip, occupancy, nic = (
                 edges.one_way_ns[at],
                 edges.round_trip_ns[at],
                 edges.occupancy_ns[at],
+                edges.nic_ns[at],
             )
         time, forward = pieces.time_ns[piece], pieces.forward_ns[piece]
         sum_behind = behind[:, 0] + round_trip
-        tied = self._tied_step(labels, row, piece, first=first)
-        values = np.empty((len(row), 3), dtype=np.int64)
+        values = np.zeros((len(row), 7), dtype=np.int64)
         values[:, 0] = sum_behind + time
+        values[:, 3] = self._nic_behind(piece, behind[:, 3] if together else nic)
+        values[:, 4] = self._sharing.taken(piece, behind[:, 4] if together else 0)
+        tail_class = labels.tail_class[row]
+        if self.problem.tied_ns is not None:
+            values[:, 5] = self._sharing.tail_taken(piece, behind[:, 5], first=first, together=together)
+            values[:, 6] = nic if not together and not first else 0
+            values[:, 6] = np.where(behind[:, 5] < 0, values[:, 6], behind[:, 6])
+            tail_class = pieces.tail_class[piece] if first else tail_class
         if self.objective is Objective.CLOSED_FORM:
-            fill = np.maximum(
-                behind[:, 1] + one_way + forward, sum_behind + pieces.step_fill_ns[piece] + tied
-            )
+            reach = behind[:, 1] + one_way + forward
             with_edge = -(-(pieces.tail_time_ns[piece] + round_trip) // (1 + extra))
             period = np.maximum(np.maximum(behind[:, 2], occupancy), pieces.period_ns[piece])
-            values[:, 1] = fill
-            values[:, 2] = np.maximum(period, with_edge)
+            period = np.maximum(period, nic + np.maximum(behind[:, 3], pieces.tail_nic_ns[piece]))
+            period = np.maximum(period, with_edge)
+            total = sum_behind + pieces.step_fill_ns[piece]
         else:
-            tail = pieces.tail_time_ns[piece]
-            tail_forward = pieces.tail_forward_ns[piece]
-            fill = np.maximum(sum_behind - (window - 1) * tail_forward, 0)
-            drain = np.maximum(sum_behind - (window - 1) * (tail - tail_forward), 0)
-            idle = np.where(window < m, fill + drain, np.maximum(fill, drain))
-            at_tail = time - tail + m * tail + idle
-            busy = np.maximum(
-                behind[:, 1] + round_trip + time, np.maximum(pieces.occupied_ns[piece], at_tail)
-            )
-            values[:, 1] = busy
-            values[:, 2] = np.maximum(
-                behind[:, 2] + one_way + forward, busy + pieces.head_step_ns[piece] + tied
-            )
+            reach = behind[:, 2] + one_way + forward
+            period = self._busy(behind, piece, window, (one_way, round_trip, occupancy, nic))
+            total = pieces.head_step_ns[piece]
+        return self._best_end(values, piece, tail_class, (reach, period, total), first=first)
+
+    def _busy(
+        self, behind: IntArray, piece: IntArray, window: IntArray, edge: tuple[IntArray, ...]
+    ) -> IntArray:
+        """``V`` of the lower bound: from the first forward to the last backward of each piece."""
+        pieces, m = self.problem.pieces, self.problem.num_micro_batches
+        one_way, round_trip, occupancy, nic = edge
+        trip = behind[:, 0] + round_trip
+        time, tail = pieces.time_ns[piece], pieces.tail_time_ns[piece]
+        tail_forward = pieces.tail_forward_ns[piece]
+        fill = np.maximum(trip - (window - 1) * tail_forward, 0)
+        drain = np.maximum(trip - (window - 1) * (tail - tail_forward), 0)
+        idle = np.where(window < m, fill + drain, np.maximum(fill, drain))
+        at_tail = time - tail + m * tail + idle
+        busy = np.maximum(behind[:, 1] + round_trip + time, np.maximum(pieces.occupied_ns[piece], at_tail))
+        busy = np.maximum(busy, trip + time + (m - 1) * occupancy)
+        at_nic = time + round_trip - one_way + m * (nic + behind[:, 3])
+        found: IntArray = np.maximum(busy, at_nic)
+        return found
+
+    def _best_end(
+        self,
+        values: IntArray,
+        piece: IntArray,
+        tail_class: IntArray,
+        parts: tuple[IntArray, IntArray, IntArray],
+        *,
+        first: bool,
+    ) -> IntArray:
+        """Fills in what depends on where the ends of a model with a tied embedding are: the better way.
+
+        ``parts`` are, for the closed form, the fill up to here, the period, and the round trip with the step
+        end; for the bound, ``W`` up to here, ``V``, and the step end.
+        """
+        pieces, m = self.problem.pieces, self.problem.num_micro_batches
+        reach, period, total = parts
+        closed = self.objective is Objective.CLOSED_FORM
+        least = np.full(len(piece), FAR_NS * 2, dtype=np.int64)
+        nics = values[:, 3] + values[:, 6]
+        for tied, wrapped in self._sharing.ends(piece, tail_class, values[:, 4], values[:, 5], nics):
+            step = np.where(pieces.num_stages[piece] > 1, tied, 0) if first else tied
+            if closed:
+                here, pace = np.maximum(reach, total + step), np.maximum(period, wrapped)
+                ends_at = here + (m - 1) * pace
+            else:
+                here = np.maximum(period, pieces.time_ns[piece] + m * wrapped)
+                pace = ends_at = np.maximum(reach, here + total + step)
+            better = ends_at < least
+            values[:, 1] = np.where(better, here, values[:, 1])
+            values[:, 2] = np.where(better, pace, values[:, 2])
+            least = np.minimum(least, ends_at)
         return values
 
-    def _tied_step(self, labels: Labels, row: IntArray, piece: IntArray, *, first: bool) -> IntArray:
-        """What a piece that starts the model adds to its step end for the tied embedding at the other end."""
-        pieces, tied_ns = self.problem.pieces, self.problem.tied_ns
-        if tied_ns is None:
-            return np.zeros(len(piece), dtype=np.int64)
-        tail = pieces.tail_class[piece] if first else labels.tail_class[row]
-        several = (pieces.num_stages[piece] > 1) if first else np.ones(len(piece), dtype=np.bool_)
-        return np.where((pieces.start[piece] == 0) & several, tied_ns[pieces.head_class[piece], tail], 0)
+    def _nic_behind(self, piece: IntArray, nic: IntArray) -> IntArray:
+        """``n`` of the edge that leaves the node of a piece's first stage; 0 where it cannot slow a plan."""
+        pieces = self.problem.pieces
+        # The bound does not count on the edges inside a run: they may turn out better than when it is alone.
+        closed = self.objective is Objective.CLOSED_FORM
+        inside = pieces.head_nic_ns[piece] if closed else 0
+        behind = np.where(pieces.num_stages[piece] > 1, inside, nic)
+        matters = behind + self._most_nic_ns[pieces.head_class[piece]] > self.pace_floor_ns
+        return np.where(matters, behind, 0)
 
     def _with_rest(self, values: IntArray, used: IntArray, start: IntArray, window: IntArray) -> IntArray:
         """What the best completion of each label takes at least (exact for complete ones)."""
@@ -415,19 +492,25 @@ class FrontierSearch:
         piece_of = np.concatenate(self._piece_of)
         extra_of = np.concatenate(self._extra_of)
         self._complete.sort()
-        chains = []
-        for value, uid in self._complete[: self.max_chains]:
+        chains: dict[tuple[tuple[int, ...], tuple[int, ...]], Chain] = {}
+        for value, uid in self._complete:
             pieces: list[int] = []
             extras: list[int] = []
             while uid >= 0:
                 pieces.append(int(piece_of[uid]))
                 extras.append(int(extra_of[uid]))
                 uid = int(parents[uid])
-            chains.append(_chain(self.problem.pieces, pieces, extras, value))
-        return chains
+            # The same plan comes once with and once without a shared node: the cheaper one is in front.
+            key = tuple(pieces), tuple(extras)
+            if key not in chains:
+                chains[key] = chain_of(self.problem.pieces, pieces, extras, value)
+            if len(chains) == self.max_chains:
+                break
+        return list(chains.values())
 
 
-def _chain(pieces: Pieces, indices: list[int], extras: list[int], value: int) -> Chain:
+def chain_of(pieces: Pieces, indices: Sequence[int], extras: Sequence[int], value: int) -> Chain:
+    """Returns the chain of these pieces, first to last, with the windows that its extra warm-up means."""
     windows: list[int] = []
     window = 0
     for piece, extra in zip(reversed(indices), reversed(extras), strict=True):
@@ -450,11 +533,11 @@ def _group_by(stop: IntArray, num_atoms: int) -> list[IntArray]:
 def _undominated(labels: Labels, key: IntArray) -> IntArray:
     """Positions of labels that no other label of the same key dominates (equal ones: the first stays).
 
-    Sorting by (key, c0, c1, c2) puts a dominating label in front of those it dominates; comparing each
+    Sorting by (key, c0, ..., c6) puts a dominating label in front of those it dominates; comparing each
     label with the ``_DOMINANCE_DEPTH`` labels in front of it finds nearly all, and never a wrong one.
     """
     values = labels.values
-    order = np.lexsort((labels.uid, values[:, 2], values[:, 1], values[:, 0], key))
+    order = np.lexsort((labels.uid, *(values[:, column] for column in (6, 5, 4, 3, 2, 1, 0)), key))
     for depth in range(1, _DOMINANCE_DEPTH + 1):
         if depth >= len(order):
             break
@@ -462,7 +545,7 @@ def _undominated(labels: Labels, key: IntArray) -> IntArray:
         same = key[behind] == key[front]
         if not same.any():
             break
-        worse = same & (values[behind, 1] >= values[front, 1]) & (values[behind, 2] >= values[front, 2])
+        worse = same & (values[behind, 1:] >= values[front, 1:]).all(axis=1)
         if worse.any():
             keep = np.ones(len(order), dtype=np.bool_)
             keep[depth:] = ~worse

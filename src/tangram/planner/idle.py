@@ -8,7 +8,7 @@ import numpy as np
 
 from tangram.cluster.spec import Island
 from tangram.plan.schema import GpuSlot, IdleSection
-from tangram.planner.compose import Candidate
+from tangram.planner.candidates import Candidate
 from tangram.planner.placement import Placement
 from tangram.planner.search import Found, Search
 from tangram.units import NS_PER_S, format_duration

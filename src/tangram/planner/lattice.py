@@ -158,6 +158,8 @@ def _fastest_slices(problem: Problem, max_period_ns: int, levels: int) -> list[_
     first_of_group = np.flatnonzero(np.concatenate([[True], changes]))
 
     wait = problem.edges_at_best.round_trip_ns.min(axis=1, initial=FAR_NS)
+    if problem.same_node is not None:
+        wait = np.minimum(wait, problem.same_node.edges_at_best.round_trip_ns.min(axis=1, initial=FAR_NS))
     total = pieces.time_ns[idx] + wait[pieces.tail_class[idx]]
     need = np.minimum(np.arange(levels) + 2, m)[:, None]
     able = pieces.max_in_flight[idx] >= need

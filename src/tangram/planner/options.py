@@ -8,7 +8,7 @@ from enum import StrEnum
 from tangram.cluster.tolerances import Tolerances
 from tangram.errors import InputError
 from tangram.model.atoms import Granularity
-from tangram.planner.prober import Effort
+from tangram.planner.effort import Effort
 
 
 class Pruning(StrEnum):

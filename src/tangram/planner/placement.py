@@ -5,11 +5,15 @@ into the fullest node that has room; among equals in pipeline order, so that nei
 share a node where they can. Where that greedy order does not pack (3, 3, 4, 4, 4 and 6 on two nodes of
 12), all ways are tried. Sizes are divisors of the node size or whole nodes; with them, counts that fit do
 pack (planner prototype, pitfall 7; tests/planner/test_placement.py).
+
+That is one way among several: which neighbours share a node, and how busy the busiest NIC is, is decided by
+nothing else. :mod:`tangram.planner.traffic` chooses among all ways, or improves this one where they are too
+many.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from tangram.cluster.spec import Island, Node, Portion
@@ -40,27 +44,126 @@ class Placement:
         return tuple(seen.values())
 
 
-def place(stages: Sequence[Portion]) -> tuple[Placement, ...]:
+Homes = tuple[tuple[Node, ...], ...]
+"""The nodes of each stage."""
+
+
+def place(stages: Sequence[Portion], homes: Homes | None = None) -> tuple[Placement, ...]:
     """Returns the placement of each stage, in the order of the stages.
+
+    Args:
+        stages: What each stage takes.
+        homes: Their nodes; None packs them.
 
     Raises:
         InternalError: The portions do not pack, which their sizes rule out.
     """
-    islands = {portion.island.name: portion.island for portion in stages}
+    if homes is None:
+        homes = packed_homes(stages)
     placed: dict[int, Placement] = {}
-    for name, island in islands.items():
-        own = [idx for idx, portion in enumerate(stages) if portion.island.name == name]
-        own.sort(key=lambda idx: (-stages[idx].num_gpus, idx))
-        nodes_of = _pack(island, [stages[idx] for idx in own])
-        free = {node.name: 0 for node in island.nodes}
-        for idx, nodes in zip(own, nodes_of, strict=True):
-            slots = []
-            for node in nodes:
-                first = free[node.name]
-                free[node.name] = first + stages[idx].gpus_per_node
-                slots += [Slot(node, gpu) for gpu in range(first, free[node.name])]
-            placed[idx] = Placement(stages[idx], tuple(slots))
+    free: dict[str, int] = {}
+    for idx in _largest_first(stages):
+        slots = []
+        for node in homes[idx]:
+            first = free.get(node.name, 0)
+            free[node.name] = first + stages[idx].gpus_per_node
+            slots += [Slot(node, gpu) for gpu in range(first, free[node.name])]
+        placed[idx] = Placement(stages[idx], tuple(slots))
     return tuple(placed[idx] for idx in range(len(stages)))
+
+
+def packed_homes(stages: Sequence[Portion]) -> Homes:
+    """Returns the first way to pack.
+
+    Raises:
+        InternalError: The portions do not pack, which their sizes rule out.
+    """
+    homes: list[tuple[Node, ...]] = [()] * len(stages)
+    order = _largest_first(stages)
+    for name, island in {portion.island.name: portion.island for portion in stages}.items():
+        own = [idx for idx in order if stages[idx].island.name == name]
+        for idx, nodes in zip(own, _pack(island, [stages[idx] for idx in own]), strict=True):
+            homes[idx] = nodes
+    return tuple(homes)
+
+
+def every_homes(stages: Sequence[Portion], homes: Homes, limit: int) -> list[Homes] | None:
+    """Lists every way to pack the stages that share nodes, the others staying where they are; None when there
+    are more than ``limit``.
+
+    Nodes that no stage is on yet count as alike.
+    """
+    movable = [idx for idx in _largest_first(stages) if _is_movable(stages[idx])]
+    fixed = {node.name for idx, nodes in enumerate(homes) if idx not in movable for node in nodes}
+    found: list[Homes] = []
+    chosen: dict[int, tuple[Node, ...]] = {}
+    taken: dict[str, int] = {}
+
+    def choose(place_idx: int) -> bool:
+        if place_idx == len(movable):
+            found.append(_with(homes, chosen))
+            return len(found) <= limit
+        idx = movable[place_idx]
+        size, opened = stages[idx].num_gpus, False
+        for node in stages[idx].island.nodes:
+            used = taken.get(node.name, 0)
+            if node.name in fixed or used + size > node.num_gpus or (not used and opened):
+                continue
+            opened |= not used
+            taken[node.name] = used + size
+            chosen[idx] = (node,)
+            if not choose(place_idx + 1):
+                return False
+            taken[node.name] = used
+        return True
+
+    return found if choose(0) else None
+
+
+def improved_homes(stages: Sequence[Portion], homes: Homes, cost_ns: Callable[[Homes], int]) -> Homes:
+    """Changes homes while that makes them cheaper; the first of the cheapest changes each time."""
+    movable = [idx for idx, portion in enumerate(stages) if _is_movable(portion)]
+    best, best_ns = homes, cost_ns(homes)
+    while True:
+        start = best
+        for other in _changed(stages, start, movable):
+            other_ns = cost_ns(other)
+            if other_ns < best_ns:
+                best, best_ns = other, other_ns
+        if best is start:
+            return best
+
+
+def _largest_first(stages: Sequence[Portion]) -> list[int]:
+    return sorted(range(len(stages)), key=lambda idx: (-stages[idx].num_gpus, idx))
+
+
+def _is_movable(portion: Portion) -> bool:
+    """Whether a stage takes part of one of several nodes."""
+    return portion.gpus_per_node < portion.island.gpus_per_node and portion.island.num_nodes > 1
+
+
+def _changed(stages: Sequence[Portion], homes: Homes, movable: Sequence[int]) -> Iterator[Homes]:
+    """Lists homes that differ in one stage, or in two that trade places."""
+    room: dict[str, int] = {}
+    for idx, nodes in enumerate(homes):
+        for node in nodes:
+            room[node.name] = room.get(node.name, node.num_gpus) - stages[idx].gpus_per_node
+    for place_idx, idx in enumerate(movable):
+        (own,), size = homes[idx], stages[idx].num_gpus
+        for node in stages[idx].island.nodes:
+            if node is not own and room.get(node.name, node.num_gpus) >= size:
+                yield _with(homes, {idx: (node,)})
+        for other in movable[place_idx + 1 :]:
+            (there,), more = homes[other], stages[other].num_gpus - size
+            if there is own or stages[other].island is not stages[idx].island:
+                continue
+            if room[own.name] >= more and room[there.name] >= -more:
+                yield _with(homes, {idx: (there,), other: (own,)})
+
+
+def _with(homes: Homes, changed: dict[int, tuple[Node, ...]]) -> Homes:
+    return tuple(changed.get(idx, nodes) for idx, nodes in enumerate(homes))
 
 
 def _pack(island: Island, portions: Sequence[Portion]) -> list[tuple[Node, ...]]:

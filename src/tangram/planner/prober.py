@@ -2,77 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from tangram.planner.effort import Effort
 from tangram.planner.frontier import FrontierSearch, Objective, SearchResult
 from tangram.planner.lattice import PrefixBound, prefix_bound
 from tangram.planner.problem import FAR_NS, Chain, Problem
 
 _FIRST_CUTOFFS = (1.005, 1.02, 1.06, 1.12, 1.25, 1.6, 3.0, None)
 _HURRIED_CUTOFFS = (1.05, 1.3, None)
-
-
-@dataclass(frozen=True, slots=True)
-class Effort:
-    """How hard to try; every limit is a count, so that the same input gives the same plan on any machine.
-
-    Attributes:
-        beam: Labels per cut of the first, quick search.
-        finalists: Plans of the closed-form search that are simulated, per micro-batch size.
-        margin_frac: How far above the best closed form a finalist may be.
-        easy_labels: Labels of a search with the quick guide before the guide with windows is made.
-        levels: Windows that the better guide tells apart.
-        label_limit: Labels of one search before it gives up.
-        merged_labels: Labels of the merged bound search, before merging; beyond them the guide's bound
-            counts.
-        listing_labels: Labels of the exhaustive listing before it gives up.
-        listing_plans: Plans of the listing that are simulated at most.
-        few_micro_batches: Up to so many micro-batches, start and end of a pipeline weigh so much that the
-            closed form ranks poorly, and a simulation costs little: the listing goes further.
-        few_finalists: `finalists` for few micro-batches; many, as contention that only the simulation of the
-            placed plan sees may reverse the ranking.
-        few_margin_frac: `margin_frac` for few micro-batches.
-        few_listing_labels: `listing_labels` for few micro-batches.
-        few_listing_plans: `listing_plans` for few micro-batches.
-        quick: Only the beam search: a good plan, no bound. For comparisons and what-ifs.
-        quick_sizes: Micro-batch sizes that a quick search looks at from its first plan on; it looks at
-            three times as many before it gives up.
-    """
-
-    beam: int = 160
-    finalists: int = 8
-    margin_frac: float = 0.004
-    easy_labels: int = 12_000
-    levels: int = 8
-    label_limit: int = 150_000
-    merged_labels: int = 1_000_000
-    listing_labels: int = 2_500
-    listing_plans: int = 24
-    few_micro_batches: int = 16
-    few_finalists: int = 64
-    few_margin_frac: float = 0.05
-    few_listing_labels: int = 100_000
-    few_listing_plans: int = 3_000
-    quick: bool = False
-    quick_sizes: int = 3
-
-    def for_micro_batches(self, num_micro_batches: int) -> Effort:
-        """Returns the effort for a problem with so many micro-batches."""
-        if num_micro_batches > self.few_micro_batches:
-            return self
-        return replace(
-            self,
-            finalists=self.few_finalists,
-            margin_frac=self.few_margin_frac,
-            listing_labels=self.few_listing_labels,
-            listing_plans=self.few_listing_plans,
-        )
-
-    def hurried(self) -> Effort:
-        """Returns the effort of a what-if: a good plan, quickly."""
-        return replace(self, quick=True, beam=min(48, self.beam), label_limit=min(40_000, self.label_limit))
+_REUSED_GUIDE = 1.02  # a guide for periods this much longer serves as well
 
 
 @dataclass(slots=True)
@@ -101,7 +42,9 @@ class Prober:
     def guide(self, cutoff_ns: int) -> PrefixBound:
         """Returns the relaxed programme over pieces that a plan below the cut-off may contain."""
         max_period_ns = cutoff_ns // max(self.problem.num_micro_batches - 1, 1) + 1
-        key = (self._levels, max_period_ns)
+        most = int(max_period_ns * _REUSED_GUIDE)
+        able = [ns for levels, ns in self._guides if levels == self._levels and max_period_ns <= ns <= most]
+        key = (self._levels, min(able, default=max_period_ns))
         if key not in self._guides:
             self._guides[key] = prefix_bound(self.problem, max_period_ns, self._levels)
         return self._guides[key]
@@ -151,20 +94,35 @@ class Prober:
         margin_frac: float = 0.0,
         beam: int | None = None,
         must_use: int | None = None,
+        max_chains: int = 64,
     ) -> SearchResult:
         """Searches for the best plans below a cut-off."""
         self.settle_floor(cutoff_ns)
-        if objective is Objective.LOWER_BOUND and self._easy_bound and self._easy_bound[0] == cutoff_ns:
+        plain = objective is Objective.LOWER_BOUND and margin_frac == 0
+        if plain and self._easy_bound and self._easy_bound[0] == cutoff_ns:
             return self._easy_bound[1]
         easy = self._levels == 1 and self.effort.levels > 1
         limit = self.effort.easy_labels if easy else self.effort.label_limit
         found = self._run(
-            objective, cutoff_ns, label_limit=limit, margin_frac=margin_frac, beam=beam, must_use=must_use
+            objective,
+            cutoff_ns,
+            label_limit=limit,
+            margin_frac=margin_frac,
+            beam=beam,
+            must_use=must_use,
+            max_chains=max_chains,
         )
         if not (found.gave_up and easy):
             return found
         self._levels = self.effort.levels
-        return self.search(objective, cutoff_ns, margin_frac=margin_frac, beam=beam, must_use=must_use)
+        return self.search(
+            objective,
+            cutoff_ns,
+            margin_frac=margin_frac,
+            beam=beam,
+            must_use=must_use,
+            max_chains=max_chains,
+        )
 
     def _run(
         self,
@@ -207,15 +165,15 @@ class Prober:
             return min(self.promise(cutoff_ns)[0], cutoff_ns)
         return cutoff_ns if found.lowest_ns is None else min(found.lowest_ns, cutoff_ns)
 
-    def list_all(self, cutoff_ns: int) -> SearchResult:
+    def list_all(self, cutoff_ns: int, label_limit: int, max_chains: int) -> SearchResult:
         """Lists every plan whose lower bound is below a cut-off, up to the limits."""
         self.settle_floor(cutoff_ns)
         return self._run(
             Objective.LOWER_BOUND,
             cutoff_ns,
             dominance=False,
-            label_limit=self.effort.listing_labels,
-            max_chains=self.effort.listing_plans + 1,
+            label_limit=label_limit,
+            max_chains=max_chains,
         )
 
     def first_chains(self, below_ns: int = FAR_NS, must_use: int | None = None) -> list[Chain]:

@@ -6,8 +6,8 @@ planner returned. All times are integer nanoseconds, so that sums are associativ
 are stable.
 
 Notation (docs/composition.md): stage ``i`` has forward ``f``, backward ``b``, ``t = f + b``, step end
-``u``, window ``w`` (micro-batches in flight); the edge behind it has one-way time ``x``, round trip ``X``
-and occupancy ``o``; ``m`` micro-batches.
+``u``, window ``w`` (micro-batches in flight); the edge behind it has one-way time ``x``, round trip ``X``,
+occupancy ``o``, and ``n``, what of that occupies the NICs at its ends; ``m`` micro-batches.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ class StageTimes:
         one_way_ns, round_trip_ns, occupancy_ns: ``x``, ``X`` and ``o`` of the edge behind it inside the
             piece; 0 for the last.
         extra_in_flight: ``e`` of that edge: warm-up beyond plain 1F1B.
+        nic_ns: ``n`` of that edge.
     """
 
     forward_ns: int
@@ -41,6 +42,7 @@ class StageTimes:
     round_trip_ns: int = 0
     occupancy_ns: int = 0
     extra_in_flight: int = 0
+    nic_ns: int = 0
 
     @property
     def time_ns(self) -> int:
@@ -71,6 +73,9 @@ class Pieces:
         tail_time_ns: ``t`` of the last stage.
         tail_forward_ns: ``f`` of the last stage.
         head_step_ns: ``u`` of the first stage.
+        head_nic_ns, tail_nic_ns: ``n`` of the first and of the last edge inside; 0 without any.
+        head_on_node, tail_on_node: GPUs of the first and of the last stage, if it takes part of a node of
+            an island of several nodes, so that it may share that node or not; 0 otherwise.
         run: Index into ``problem.runs`` of a piece of several stages; -1 for one stage.
         payload: What the caller needs to recognise the piece.
     """
@@ -93,6 +98,10 @@ class Pieces:
     tail_time_ns: IntArray
     tail_forward_ns: IntArray
     head_step_ns: IntArray
+    head_nic_ns: IntArray
+    tail_nic_ns: IntArray
+    head_on_node: IntArray
+    tail_on_node: IntArray
     run: IntArray
     payload: IntArray
 
@@ -116,6 +125,7 @@ def single_stage_pieces(
     island: int,
     gpus: int,
     link_class: int,
+    on_node: int = 0,
     min_in_flight: IntArray | None = None,
     max_in_flight: IntArray,
     forward_ns: IntArray,
@@ -149,6 +159,10 @@ def single_stage_pieces(
         tail_time_ns=time,
         tail_forward_ns=forward_ns,
         head_step_ns=step_ns,
+        head_nic_ns=same(0),
+        tail_nic_ns=same(0),
+        head_on_node=same(on_node),
+        tail_on_node=same(on_node),
         run=same(-1),
         payload=payload,
     )
@@ -162,6 +176,8 @@ def run_piece(
     gpus: int,
     head_class: int,
     tail_class: int,
+    head_on_node: int = 0,
+    tail_on_node: int = 0,
     max_in_flight: int,
     stages: Sequence[StageTimes],
     num_micro_batches: int,
@@ -170,13 +186,14 @@ def run_piece(
 ) -> Pieces:
     """Returns one piece made of several stages, first to last; they are ``problem.runs[run]``."""
     ahead_time = ahead_forward = occupied = period = 0
-    step_fill = 0
+    step_fill = ahead_nic = 0
     behind = sum(s.time_ns + s.round_trip_ns for s in stages)
     for stage in stages:
         occupied = max(occupied, ahead_time + num_micro_batches * stage.time_ns)
         step_fill = max(step_fill, ahead_forward + behind + stage.step_ns)
         with_edge = -(-(stage.time_ns + stage.round_trip_ns) // (1 + stage.extra_in_flight))
-        period = max(period, stage.time_ns, stage.occupancy_ns, with_edge)
+        period = max(period, stage.time_ns, stage.occupancy_ns, with_edge, ahead_nic + stage.nic_ns)
+        ahead_nic = stage.nic_ns
         ahead_time += stage.time_ns + stage.round_trip_ns
         ahead_forward += stage.forward_ns + stage.one_way_ns
         behind -= stage.time_ns + stage.round_trip_ns
@@ -200,6 +217,10 @@ def run_piece(
         "tail_time_ns": tail.time_ns,
         "tail_forward_ns": tail.forward_ns,
         "head_step_ns": stages[0].step_ns,
+        "head_nic_ns": stages[0].nic_ns,
+        "tail_nic_ns": stages[-2].nic_ns if len(stages) > 1 else 0,
+        "head_on_node": head_on_node,
+        "tail_on_node": tail_on_node,
         "run": run,
         "payload": payload,
     }
@@ -215,6 +236,14 @@ def piece_stages(
     forward = int(pieces.forward_ns[piece])
     backward = int(pieces.time_ns[piece]) - forward
     return (StageTimes(forward, backward, int(pieces.head_step_ns[piece])),)
+
+
+def fastest_pieces(pieces: Pieces) -> IntArray:
+    """Returns the positions of the fastest piece of each slice on each number of GPUs of each island."""
+    columns = (pieces.gpus, pieces.island, pieces.stop, pieces.start)
+    order = np.lexsort((np.arange(len(pieces)), pieces.step_fill_ns, pieces.time_ns, *columns))
+    changes = np.any([np.diff(column[order]) != 0 for column in columns], axis=0)
+    return np.sort(order[np.concatenate([[True], changes])])
 
 
 def with_tail_step(pieces: Pieces, num_atoms: int, tied_ns: IntArray) -> Pieces:
@@ -242,11 +271,36 @@ class Edges:
         round_trip_ns: ``X``, forward and backward together.
         occupancy_ns: Time that one transfer keeps the link busy in the busier direction; the period cannot
             be shorter.
+        nic_ns: Time that one transfer keeps the NICs of both stages busy: the occupancy, or 0 where the two
+            stages may be on one host. A stage between two such edges receives an activation over one and a
+            gradient over the other, and sends as many, so its period cannot be shorter than both together.
     """
 
     one_way_ns: IntArray
     round_trip_ns: IntArray
     occupancy_ns: IntArray
+    nic_ns: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SameNode:
+    """What changes for neighbours in the pipeline that share a node.
+
+    Only islands of several nodes matter; where there is one, its edges are those on one node anyway.
+
+    Attributes:
+        edges, edges_at_best: Like those of the problem, for stages on one node; ``n`` is 0. ``FAR_NS``
+            between classes that share none.
+        tied_apart_ns: As ``tied_ns`` of the problem, for a first and a last stage on different nodes.
+        class_island: Island of each link class.
+        node_gpus: GPUs of one node of each island.
+    """
+
+    edges: Edges
+    edges_at_best: Edges
+    tied_apart_ns: IntArray
+    class_island: IntArray
+    node_gpus: IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -258,14 +312,13 @@ class Problem:
         capacity: Units (GPUs, or larger blocks) of each island.
         num_micro_batches: ``m``.
         pieces: Candidates.
-        edges: Transfer times to rank plans with.
-        edges_at_best: Transfer times that no placement can undercut, for the lower bound.
+        edges: Transfer times to rank plans with; of stages on different nodes, where there are several.
+        edges_at_best: Transfer times that no such placement can undercut, for the lower bound.
         max_extra_in_flight: Largest ``e`` per edge; 0 for an engine with fixed warm-up.
         tied_ns: What keeping a tied embedding equal adds to the step end of the first stage, ``[its class,
             the last stage's class]``, at least; None without one. The last stage's share is in the pieces.
         num_stages: Exact number of stages of the pipeline, or None when it is free.
-        placement_matters: Whether neighbours may end up on one node or on two, so that ``edges`` and
-            ``edges_at_best`` both deserve a ranking.
+        same_node: Edges of neighbours that share a node; None where no two can choose to.
         runs: Stages of the pieces that have several.
     """
 
@@ -278,7 +331,7 @@ class Problem:
     max_extra_in_flight: int
     num_stages: int | None = None
     tied_ns: IntArray | None = None
-    placement_matters: bool = False
+    same_node: SameNode | None = None
     runs: tuple[tuple[StageTimes, ...], ...] = ()
 
     def stages_of(self, piece: int) -> tuple[StageTimes, ...]:

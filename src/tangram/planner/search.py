@@ -10,23 +10,21 @@ from itertools import pairwise
 import numpy as np
 
 from tangram.cluster.spec import Cluster, Portion
-from tangram.cost.types import IntArray
 from tangram.errors import InputError
 from tangram.job import Job
 from tangram.model.atoms import Atom
 from tangram.model.spec import ModelSpec
 from tangram.parallelizers.protocols import StageChoice
-from tangram.planner.compose import Candidate, Composer
+from tangram.planner.candidates import Candidate
+from tangram.planner.compose import Composer
 from tangram.planner.edges import (
     Boundaries,
     boundaries,
-    class_edges,
-    least_tied_ns,
     placed_edge,
     tied_bytes,
-    tied_step_ns,
 )
 from tangram.planner.lattice import prefix_bound
+from tangram.planner.links import ClassLinks
 from tangram.planner.options import PlanOptions, Pruning
 from tangram.planner.pairs import PairRules
 from tangram.planner.placement import Placement, place
@@ -35,14 +33,16 @@ from tangram.planner.queries import SliceQueries
 from tangram.planner.reference import Reference, reference
 from tangram.planner.space import SearchSpace
 from tangram.planner.tables import TableBuilder, TableSet
+from tangram.planner.traffic import EdgeBook, Traffic
 from tangram.simulate.engine import simulate
 from tangram.simulate.fast import iteration_ns
-from tangram.simulate.pipeline import SimPipeline, SimStage
+from tangram.simulate.pipeline import SimEdge, SimPipeline, SimStage
 from tangram.units import NS_PER_S
 
 _EXTRA_IN_FLIGHT = 2
 _CONTENDED_FINALISTS = 6
 _SCOUT_PACE = 1.3
+_SCOUTED_SIZES = 3  # micro-batch sizes whose relaxed programme says which one to begin with
 _BUSY_NIC = 16  # transfers of more than 1/16 of the pace are simulated with shared NICs while searching
 _LIKELY_TP = 2
 
@@ -120,8 +120,12 @@ class Search:
     _problems: dict[int, Problem] = field(default_factory=dict)
     _known: Found | None = None
     _executed: dict[int, Found] = field(default_factory=dict)
+    _book: EdgeBook = field(init=False)
+    _links: ClassLinks = field(init=False)
 
     def __post_init__(self) -> None:
+        self._book = EdgeBook(self.cluster)
+        self._links = ClassLinks.of(self.cluster, self.space, tied_bytes(self.model, self.job))
         self.composer = Composer(self._referee, self.options.effort, incumbent_ns=self.incumbent_ns)
 
     @property
@@ -151,6 +155,7 @@ class Search:
                 if self._is_enough(idx):
                     break
                 self._consider(idx, size, builder)
+            self.composer.settle()
         finally:
             queries.close()
         self.counts["labels"] = self.composer.num_labels
@@ -247,17 +252,22 @@ class Search:
         return sorted(sizes, key=lambda s: (expected_ns(s), s.size))
 
     def _scout(self, builder: TableBuilder) -> None:
-        """Looks for a first plan among slices that suit a pace not far above the ideal one.
+        """Looks for a first plan among slices that suit a pace not far above the ideal one, and begins with
+        the micro-batch size that promises most.
 
         An incumbent makes every table after it small, the first one too. Where none is found the search
         starts without one.
         """
         if self.options.effort.quick and self.composer.cutoff_ns < FAR_NS:
             return
-        size = self._sizes[0]
         # An unpruned search scouts like a pruned one: what is found first must not depend on the rules.
         pruning = Pruning.PAPER if self.options.pruning is Pruning.PAPER else Pruning.SAFE
-        problem = self._problem(size, builder, size.reference.least_period_s() * _SCOUT_PACE, pruning)
+        promising: list[tuple[int, int, Problem]] = []
+        for idx, size in enumerate(self._sizes[: 1 if self.options.effort.quick else _SCOUTED_SIZES]):
+            problem = self._problem(size, builder, size.reference.least_period_s() * _SCOUT_PACE, pruning)
+            promising.append((self.composer.promise_ns(problem), idx, problem))
+        _, idx, problem = min(promising, key=lambda found: found[:2])
+        self._sizes.insert(0, self._sizes.pop(idx))
         self.composer.scout(0, problem)
 
     def _consider(self, idx: int, size: MicroBatch, builder: TableBuilder) -> None:
@@ -294,8 +304,8 @@ class Search:
         if pruning is self.options.pruning:
             self.counts.update(tables.counts)
         self.rejections += tables.rejections
-        expected, at_best = class_edges(self.cluster, self.space, size.cuts)
-        tied = self._tied_ns()
+        expected, at_best = self._links.edges(size.cuts)
+        tied = self._links.tied_ns if self.model.tied_embeddings else None
         problem = Problem(
             num_atoms=len(self.atoms),
             capacity=self.space.capacity,
@@ -306,16 +316,11 @@ class Search:
             max_extra_in_flight=_EXTRA_IN_FLIGHT if self.job.free_warmup and self.job.overlap_p2p else 0,
             num_stages=self.job.pins.pp,
             tied_ns=tied,
-            placement_matters=self.space.placement_matters,
+            same_node=self._links.same_node(size.cuts),
             runs=tables.runs,
         )
         self._contexts[id(problem)] = (problem, size, tables)
         return problem
-
-    def _tied_ns(self) -> IntArray | None:
-        if not self.model.tied_embeddings:
-            return None
-        return least_tied_ns(self.cluster, self.space, tied_bytes(self.model, self.job))
 
     def _max_in_flight(self, size: MicroBatch) -> int:
         stages = min(len(self.atoms), sum(self.space.capacity))
@@ -330,14 +335,11 @@ class Search:
             return None
         return pinned_slices(self.atoms, layers)
 
-    def _inner_edge(self, front: StageChoice, behind: StageChoice, micro_batch: int) -> tuple[int, int, int]:
-        """``x``, ``X`` and ``o`` of an edge inside a slice plan, as its two stages would be placed by
-        themselves.
-        """
+    def _inner_edge(self, front: StageChoice, behind: StageChoice, micro_batch: int) -> SimEdge:
+        """An edge inside a slice plan, as its two stages would be placed by themselves."""
         size = next(s for s in self._sizes if s.size == micro_batch)
         first, second = place((front.portion, behind.portion))
-        edge = placed_edge(self.cluster, first, second, size.cuts.bytes_at[front.stop])
-        return edge.forward_ns, edge.round_trip_ns, edge.forward_occupancy_ns
+        return placed_edge(self.cluster, first, second, size.cuts.bytes_at[front.stop])
 
     def _referee(self, problem: Problem, chain: Chain) -> int:
         """Simulates a chain; with shared NICs where transfers are long enough to meet there."""
@@ -361,12 +363,17 @@ class Search:
             windows += reversed(own)
             times += stages
             spans += tables.spans(piece)
-        placements = place([portion for _, portion in spans])
-        edges = tuple(
-            placed_edge(self.cluster, placements[i], placements[i + 1], size.cuts.bytes_at[spans[i][0]])
-            for i in range(len(spans) - 1)
+        traffic = Traffic(
+            self._book,
+            tuple(portion for _, portion in spans),
+            tuple(size.cuts.bytes_at[stop] for stop, _ in spans[:-1]),
+            tied_bytes(self.model, self.job),
+            problem.num_micro_batches,
+            max(stage.time_ns for stage in times),
         )
-        tied = tied_step_ns(self.cluster, tied_bytes(self.model, self.job), placements)
+        placements = place(traffic.portions, traffic.best_homes())
+        homes = tuple(placement.nodes for placement in placements)
+        edges, tied = traffic.edges(homes), traffic.tied_ns(homes)
         last = len(times) - 1
         stages_ns = tuple(
             SimStage(t.forward_ns, t.backward_ns, t.step_ns + (tied if i in (0, last) else 0), w)

@@ -81,6 +81,12 @@ class SearchSpace:
         own = [idx for idx, known in enumerate(self.link_classes) if known.island == island]
         return min(own, key=lambda idx: (abs(self.link_classes[idx].num_nodes - portion.num_nodes), idx))
 
+    def on_node(self, island: int, portion: Portion) -> int:
+        """GPUs of a portion that may share its node with others or not; 0 where that is no choice."""
+        if self.islands[island].num_nodes == 1 or link_class(island, portion).whole:
+            return 0
+        return portion.num_gpus
+
     def portion_units(self, idx: int) -> int:
         """Units that a portion takes from its island's counter."""
         return self.portions[idx].num_gpus // self.units[self.portion_islands[idx]]

@@ -30,6 +30,7 @@ from tangram.planner.pairs import PairRules
 from tangram.planner.problem import Pieces, StageTimes, piece_stages, run_piece, single_stage_pieces
 from tangram.planner.queries import SliceAnswer, SliceQueries
 from tangram.planner.space import SearchSpace
+from tangram.simulate.pipeline import SimEdge
 from tangram.units import NS_PER_S
 
 NATIVE_TABLES = frozenset({"exact"})
@@ -114,8 +115,8 @@ class TableBuilder:
         model, atoms, cluster, job, space: What is planned.
         parallelizers: Names.
         queries: Executes slice queries, in this process or in others.
-        inner_edge: Edge between two stages of one slice plan: ``(portion in front, portion behind, cut) ->
-            StageTimes fields``.
+        inner_edge: Edge between two stages of one slice plan: ``(stage in front, stage behind, micro-batch)
+            -> edge``.
     """
 
     model: ModelSpec
@@ -125,7 +126,7 @@ class TableBuilder:
     space: SearchSpace
     parallelizers: tuple[str, ...]
     queries: SliceQueries
-    inner_edge: Callable[[StageChoice, StageChoice, int], tuple[int, int, int]]
+    inner_edge: Callable[[StageChoice, StageChoice, int], SimEdge]
     _runs: list[tuple[StageTimes, ...]] = field(default_factory=list)
 
     def build(self, micro_batch: int, rules: PairRules, max_in_flight: int, max_time_s: float) -> TableSet:
@@ -190,6 +191,7 @@ class TableBuilder:
             island=self.space.portion_islands[portion_idx],
             gpus=self.space.portion_units(portion_idx),
             link_class=self.space.portion_classes[portion_idx],
+            on_node=self.space.on_node(self.space.portion_islands[portion_idx], request.portion),
             min_in_flight=_useful_from(table),
             max_in_flight=table.max_in_flight,
             forward_ns=table.forward_ns,
@@ -246,6 +248,8 @@ class TableBuilder:
             gpus=self.space.portion_units(portion_idx),
             head_class=head,
             tail_class=tail,
+            head_on_node=self.space.on_node(island, ends[0]),
+            tail_on_node=self.space.on_node(island, ends[1]),
             max_in_flight=answer.max_in_flight,
             stages=stages,
             num_micro_batches=request.num_micro_batches,
@@ -256,13 +260,24 @@ class TableBuilder:
     def _stage_times(self, answer: SliceAnswer, request: TableRequest) -> tuple[StageTimes, ...]:
         times, plan = [], answer.plan
         for place, (stage, cost) in enumerate(zip(plan.stages, answer.costs, strict=True)):
-            edge = (0, 0, 0)
+            edge = SimEdge()
             if place + 1 < len(plan.stages):
                 edge = self.inner_edge(stage, plan.stages[place + 1], request.micro_batch)
             forward, backward, step = (
                 round(t * NS_PER_S) for t in (cost.forward_s, cost.backward_s, cost.step_s)
             )
-            times.append(StageTimes(forward, backward, step, *edge))
+            occupancy = edge.forward_occupancy_ns
+            times.append(
+                StageTimes(
+                    forward,
+                    backward,
+                    step,
+                    edge.forward_ns,
+                    edge.round_trip_ns,
+                    occupancy,
+                    nic_ns=occupancy if edge.forward_resources else 0,
+                )
+            )
         return tuple(times)
 
 

@@ -83,7 +83,17 @@ def extra_warmup(t: int, X: int, P: int | Fraction) -> int:  # noqa: N803
     return max(0, _ceil_div((t + X) * P.denominator, P.numerator) - 1)
 
 
-def lower_bound_ns(f: Ints, b: Ints, u: Ints, x: Ints, X: Ints, w: Ints, m: int) -> int:  # noqa: N803
+def lower_bound_ns(
+    f: Ints,
+    b: Ints,
+    u: Ints,
+    x: Ints,
+    X: Ints,  # noqa: N803
+    w: Ints,
+    m: int,
+    o: Ints = (),
+    n: Ints = (),
+) -> int:
     """Returns an iteration time that no execution of these windows beats, with or without shared resources.
 
     From the back, with ``A_i`` the round trip of one micro-batch from stage ``i``, ``V_i`` the time from the
@@ -91,7 +101,8 @@ def lower_bound_ns(f: Ints, b: Ints, u: Ints, x: Ints, X: Ints, w: Ints, m: int)
     stages from ``i``::
 
         A_i = t_i + X_i + A_{i+1}
-        V_i = max(t_i + X_i + V_{i+1},  m t_i + idle_i)
+        V_i = max(t_i + X_i + V_{i+1},  m t_i + idle_i,  A_i + (m - 1) o_i,
+                  t_i + X_i - x_i + m (n_i + n_{i+1}))
         W_i = max(f_i + x_i + W_{i+1},  V_i + u_i)
         idle_i = max(0, X_i + A_{i+1} - (w_i - 1) f_i) + max(0, X_i + A_{i+1} - (w_i - 1) b_i)
 
@@ -100,11 +111,19 @@ def lower_bound_ns(f: Ints, b: Ints, u: Ints, x: Ints, X: Ints, w: Ints, m: int)
     backward it has only ``w_i - 1`` backwards. With ``m > w_i`` these are two different times, and the bound
     is exact for equal stages; else they may be the same, and the longer counts. Windows count up to ``m``.
 
+    The last two terms: the edge behind a stage carries ``m`` tensors one after the other between its first
+    forward and its last backward; and the NICs of the stage behind that edge carry those and the ``m`` that
+    go the same way over the edge behind it.
+
     Args:
         f, b, u, w: Per stage.
         x, X: Per edge.
         m: Micro-batches.
+        o: Occupancy per edge, one direction; empty when links carry any number of transfers at once.
+        n: What of the occupancy holds the NICs at both ends, per edge; empty when none does.
     """
+    o, n = (tuple(values) or (0,) * len(x) for values in (o, n))
+    n = (*n, 0)
     last = len(f) - 1
     trip = f[last] + b[last]
     busy = m * trip
@@ -116,6 +135,7 @@ def lower_bound_ns(f: Ints, b: Ints, u: Ints, x: Ints, X: Ints, w: Ints, m: int)
         idle = fill + drain if m > w[i] else max(fill, drain)
         busy = max(t + X[i] + busy, m * t + idle)
         trip += t + X[i]
+        busy = max(busy, trip + (m - 1) * o[i], t + X[i] - x[i] + m * (n[i] + n[i + 1]))
         end = max(f[i] + x[i] + end, busy + u[i])
     return end
 

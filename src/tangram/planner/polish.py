@@ -1,0 +1,272 @@
+"""Improves a plan step by step, judged by the referee alone.
+
+The ranking formula and the bound know transfers by link class; what shares a NIC with what shows only once
+stages are placed. So the best plans of the search are starting points: every plan one step away from them
+(one window, one stage, one cut or one split or merger of stages different) that could be faster is executed,
+the most promising first, and the first that is faster is the next starting point.
+
+Complexity: a round makes at most ``O(stages x cuts x portions^2)`` neighbours; ``budget_tasks`` limits what
+is executed: stages times micro-batches, as the time of an execution grows with them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from tangram.planner.frontier import chain_of
+from tangram.planner.problem import Chain, Problem, StageTimes
+from tangram.simulate.formulas import lower_bound_ns
+
+_MOST_NEIGHBOURS = 3_000
+_ALTERNATIVES = 3  # pieces of one slice and portion that may replace part of a plan
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A plan as the search sees it: pieces first to last, and the extra warm-up behind each."""
+
+    pieces: tuple[int, ...]
+    extras: tuple[int, ...]
+
+
+@dataclass
+class Neighbourhood:
+    """The plans of one problem, and which of them are one step apart.
+
+    Attributes:
+        problem: What is composed.
+        pace_floor_ns: As the search had it: decides which extra warm-up is part of the space.
+    """
+
+    problem: Problem
+    pace_floor_ns: int
+    _stages: dict[int, tuple[StageTimes, ...]] = field(default_factory=dict)
+    _edges: dict[tuple[int, int], tuple[int, int, int, int]] = field(default_factory=dict)
+
+    @cached_property
+    def _by_slice(self) -> dict[tuple[int, int], list[int]]:
+        """Pieces of each slice, fastest first."""
+        pieces = self.problem.pieces
+        order = np.lexsort((np.arange(len(pieces)), pieces.step_fill_ns, pieces.period_ns))
+        found: dict[tuple[int, int], list[int]] = {}
+        for piece in order.tolist():
+            found.setdefault((int(pieces.start[piece]), int(pieces.stop[piece])), []).append(piece)
+        return found
+
+    @cached_property
+    def _best_by_slice(self) -> dict[tuple[int, int], list[int]]:
+        """The same, with only the fastest few of each portion."""
+        pieces = self.problem.pieces
+        found = {}
+        for key, members in self._by_slice.items():
+            taken: dict[tuple[int, int, int], int] = {}
+            kept = []
+            for piece in members:
+                portion = (int(pieces.island[piece]), int(pieces.gpus[piece]), int(pieces.head_class[piece]))
+                taken[portion] = taken.get(portion, 0) + 1
+                if taken[portion] <= _ALTERNATIVES:
+                    kept.append(piece)
+            found[key] = kept
+        return found
+
+    def around(self, step: Step) -> Iterator[Step]:
+        """Lists the neighbours of a plan that are plans themselves; some may come twice."""
+        yield from self._other_windows(step)
+        for pieces, extras in self._other_pieces(step):
+            if self._fits(pieces):
+                yield from self._with_windows(pieces, extras)
+
+    def windows(self, step: Step) -> tuple[int, ...]:
+        """Windows of the last stage of each piece."""
+        return chain_of(self.problem.pieces, list(step.pieces), list(step.extras), 0).windows
+
+    def chain(self, step: Step) -> Chain:
+        """The plan as the search would return it."""
+        return chain_of(self.problem.pieces, list(step.pieces), list(step.extras), 0)
+
+    def _stages_of(self, piece: int) -> tuple[StageTimes, ...]:
+        if piece not in self._stages:
+            self._stages[piece] = self.problem.stages_of(piece)
+        return self._stages[piece]
+
+    def _edge(self, front: int, behind: int) -> tuple[int, int]:
+        pieces = self.problem.pieces
+        return int(pieces.tail_class[front]), int(pieces.head_class[behind])
+
+    def _edge_at_best(self, front: int, behind: int) -> tuple[int, int, int, int]:
+        """``x``, ``X``, ``o`` and ``n`` of an edge that no placement can undercut."""
+        key = (front, behind)
+        if key not in self._edges:
+            pieces, same_node, at = self.problem.pieces, self.problem.same_node, self._edge(front, behind)
+            edges = self.problem.edges_at_best
+            parts = int(pieces.tail_on_node[front]), int(pieces.head_on_node[behind])
+            island = int(pieces.island[front])
+            one_island = min(parts) > 0 and island == pieces.island[behind]
+            if same_node is not None and one_island and sum(parts) <= same_node.node_gpus[island]:
+                edges = same_node.edges_at_best
+            columns = (edges.one_way_ns, edges.round_trip_ns, edges.occupancy_ns, edges.nic_ns)
+            x, both, occupancy, nic = (int(column[at]) for column in columns)
+            self._edges[key] = x, both, occupancy, nic
+        return self._edges[key]
+
+    def bound_ns(self, step: Step) -> int:
+        """A time that no placement of the plan beats, but for the edges inside of runs."""
+        f, b, u, x, big_x, o, n, extras = ([] for _ in range(8))
+        for place, piece in enumerate(step.pieces):
+            for stage in self._stages_of(piece):
+                f.append(stage.forward_ns)
+                b.append(stage.backward_ns)
+                u.append(stage.step_ns)
+                x.append(stage.one_way_ns)
+                big_x.append(stage.round_trip_ns)
+                o.append(stage.occupancy_ns)
+                n.append(0)
+                extras.append(stage.extra_in_flight)
+            if place + 1 < len(step.pieces):
+                x[-1], big_x[-1], o[-1], n[-1] = self._edge_at_best(piece, step.pieces[place + 1])
+                extras[-1] = step.extras[place]
+        windows = [1]
+        for extra in reversed(extras[:-1]):
+            windows.append(windows[-1] + 1 + extra)
+        m = self.problem.num_micro_batches
+        return lower_bound_ns(f, b, u, x[:-1], big_x[:-1], windows[::-1], m, o[:-1], n[:-1])
+
+    def _fits(self, pieces: tuple[int, ...]) -> bool:
+        table, problem = self.problem.pieces, self.problem
+        left = list(problem.capacity)
+        for piece in pieces:
+            left[table.island[piece]] -= int(table.gpus[piece])
+        if min(left) < 0:
+            return False
+        stages = sum(int(table.num_stages[piece]) for piece in pieces)
+        return problem.num_stages in (None, stages)
+
+    def _legal(self, step: Step) -> bool:
+        """Whether the windows are in the space and in memory."""
+        table, m = self.problem.pieces, self.problem.num_micro_batches
+        for place, extra in enumerate(step.extras[:-1]):
+            if not 0 <= extra <= self._most_extra(step.pieces[place], step.pieces[place + 1]):
+                return False
+        for piece, window in zip(step.pieces, self.windows(step), strict=True):
+            if min(window, m) > table.max_in_flight[piece]:
+                return False
+        return True
+
+    def _most_extra(self, front: int, behind: int) -> int:
+        """The largest extra warm-up of an edge that is part of the space."""
+        table, edges = self.problem.pieces, self.problem.edges
+        at = self._edge(front, behind)
+        time = int(table.tail_time_ns[front])
+        floor = max(time, self.pace_floor_ns, int(edges.occupancy_ns[at]))
+        most = 0
+        while most < self.problem.max_extra_in_flight:
+            if time + int(edges.round_trip_ns[at]) <= floor * (most + 1):
+                break
+            most += 1
+        return most
+
+    def _other_windows(self, step: Step) -> Iterator[Step]:
+        for place in range(len(step.extras) - 1):
+            for extra in range(self.problem.max_extra_in_flight + 1):
+                extras = list(step.extras)
+                extras[place] = extra
+                other = Step(step.pieces, tuple(extras))
+                if extra != step.extras[place] and self._legal(other):
+                    yield other
+
+    def _with_windows(self, pieces: tuple[int, ...], extras: tuple[int, ...]) -> Iterator[Step]:
+        """The extra warm-up as it was, none, and the most that memory holds, edge by edge from the back."""
+        kept = Step(pieces, extras)
+        if self._legal(kept):
+            yield kept
+        step = plain = Step(pieces, (0,) * len(pieces))
+        if not self._legal(plain):
+            return
+        yield plain
+        for most in range(1, self.problem.max_extra_in_flight + 1):
+            for place in reversed(range(len(pieces) - 1)):
+                more = list(step.extras)
+                more[place] = most
+                other = Step(pieces, tuple(more))
+                if self._legal(other):
+                    step = other
+            if step != plain:
+                yield step
+                plain = step
+
+    def _other_pieces(self, step: Step) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Other pieces for one stage or two neighbours, and the extra warm-up of the others as it was."""
+        pieces, extras = step.pieces, step.extras
+        table = self.problem.pieces
+        spans = [(int(table.start[p]), int(table.stop[p])) for p in pieces]
+        for place, span in enumerate(spans):
+            before, after = pieces[:place], pieces[place + 1 :]
+            for other in self._by_slice[span]:
+                yield (*before, other, *after), extras
+            for first, second in self._pairs(*span):
+                yield (*before, first, second, *after), (*extras[:place], 0, *extras[place:])
+        for place in range(len(pieces) - 1):
+            before, after = pieces[:place], pieces[place + 2 :]
+            start, stop = spans[place][0], spans[place + 1][1]
+            for merged in self._by_slice.get((start, stop), ()):
+                yield (*before, merged, *after), (*extras[:place], *extras[place + 1 :])
+            for first, second in self._pairs(start, stop):
+                yield (*before, first, second, *after), extras
+
+    def _pairs(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        for cut in range(start + 1, stop):
+            for first in self._best_by_slice.get((start, cut), ()):
+                for second in self._best_by_slice.get((cut, stop), ()):
+                    yield first, second
+
+
+def polish(
+    around: Neighbourhood, start: Step, start_ns: int, execute: Callable[[Chain], int], budget_tasks: int
+) -> int:
+    """Improves a plan; whoever executes the plans keeps the best. Returns what is left of the budget.
+
+    Args:
+        around: Neighbours.
+        start, start_ns: A plan and its time.
+        execute: The referee.
+        budget_tasks: How many tasks of stages may be executed.
+    """
+    m, seen = around.problem.num_micro_batches, {start}
+    best, best_ns = start, start_ns
+    improved = True
+    while improved and budget_tasks > 0:
+        improved = False
+        for bound_ns, step in _promising(around, best, best_ns, seen):
+            if bound_ns >= best_ns or budget_tasks <= 0:
+                break
+            seen.add(step)
+            chain = around.chain(step)
+            budget_tasks -= m * len(step.pieces)
+            time_ns = execute(chain)
+            if time_ns < best_ns:
+                best, best_ns, improved = step, time_ns, True
+                break
+    return budget_tasks
+
+
+def _promising(around: Neighbourhood, step: Step, below_ns: int, seen: set[Step]) -> list[tuple[int, Step]]:
+    """Neighbours not seen yet whose bound is below a time, the lowest first."""
+    table = around.problem.pieces
+    found: dict[Step, int] = {}
+    for other in around.around(step):
+        if other in seen or other in found:
+            continue
+        if max(int(table.occupied_ns[p]) for p in other.pieces) >= below_ns:
+            continue
+        bound_ns = around.bound_ns(other)
+        if bound_ns < below_ns:
+            found[other] = bound_ns
+        if len(found) == _MOST_NEIGHBOURS:
+            break
+    return sorted(
+        ((ns, other) for other, ns in found.items()), key=lambda e: (e[0], e[1].pieces, e[1].extras)
+    )
