@@ -32,6 +32,9 @@ Referee = Callable[[Problem, Chain], int]
 _SLACK_SHIFT = (
     7  # the closed form may be this much (1/128) above the simulator and still deserve a simulation
 )
+_REOPENED = 3  # rounds
+_REOPENED_FINALISTS = 32
+_INCOMPLETE = 5  # a listing that is not complete proves nothing: fewer of its plans are simulated
 _THIN_LABELS = 3  # fewer pieces per slice make the labels of a listing worth more
 
 
@@ -123,9 +126,21 @@ class Composer:
         for idx in sorted(self._open, key=lambda idx: (self.stairs_ns[idx][1], idx)):
             self._widen(idx, self._open[idx])
         for idx in sorted(self._open, key=lambda idx: (self.stairs_ns[idx][1], idx)):
-            self._polish(idx, self._open[idx])
+            self._polish(
+                idx,
+                self._open[idx],
+                self.effort.wide(self._open[idx].problem.num_micro_batches).polish_starts,
+            )
         for idx in sorted(self._open, key=lambda idx: (self.stairs_ns[idx][1], idx)):
             self._list(idx, self._open[idx])
+        for _ in range(_REOPENED):
+            before = self.best
+            if before is None or before.problem_idx not in self._open:
+                break
+            self._reopen(before, self._open[before.problem_idx])
+            if self.best is before:
+                break
+            self._polish(before.problem_idx, self._open[before.problem_idx], 1)
         self._open.clear()
 
     def lower_bound_ns(self) -> int:
@@ -192,6 +207,21 @@ class Composer:
         wide, problem = self.effort.wide(prober.problem.num_micro_batches), prober.problem
         if self._is_settled(problem_idx):
             return
+        everything = np.arange(len(problem.pieces))
+        self._search_wide(problem_idx, prober, problem, everything, wide, wide.finalists)
+
+    def _search_wide(
+        self,
+        problem_idx: int,
+        prober: Prober,
+        problem: Problem,
+        names: IntArray,
+        wide: Wide,
+        finalists: int,
+    ) -> None:
+        """Simulates the best plans of a prober by either objective, as plans of ``problem``, whose pieces
+        ``names`` are those of the prober.
+        """
         for objective in (Objective.CLOSED_FORM, Objective.LOWER_BOUND):
             reach, margin = self.cutoff_ns, 1.0
             if objective is Objective.CLOSED_FORM:
@@ -202,12 +232,12 @@ class Composer:
                 found = prober.search(
                     objective, reach, margin_frac=margin, max_chains=wide.ranked, beam=self.effort.beam
                 )
-            for chain in various(problem, found.chains, wide.per_structure)[: wide.finalists]:
+            for chain in various(prober.problem, found.chains, wide.per_structure)[:finalists]:
                 if objective is Objective.LOWER_BOUND and chain.value_ns >= self.cutoff_ns:
                     break
-                self._simulate(problem_idx, problem, chain)
+                self._simulate(problem_idx, problem, _renamed(chain, names))
 
-    def _polish(self, problem_idx: int, prober: Prober) -> None:
+    def _polish(self, problem_idx: int, prober: Prober, num_starts: int) -> None:
         """Improves the best candidates of a problem, of different structure, step by step."""
         wide, problem = self.effort.wide(prober.problem.num_micro_batches), prober.problem
         if self._is_settled(problem_idx):
@@ -218,7 +248,7 @@ class Composer:
                 starts.setdefault(structure(problem, candidate.chain), candidate)
         around = Neighbourhood(problem, prober.pace_floor_ns)
         budget = wide.polish_tasks
-        for start in list(starts.values())[: wide.polish_starts]:
+        for start in list(starts.values())[:num_starts]:
             step = Step(start.chain.pieces, start.chain.extra_in_flight)
             budget = polish(
                 around,
@@ -228,6 +258,24 @@ class Composer:
                 budget,
             )
 
+    def _reopen(self, best: Candidate, prober: Prober) -> None:
+        """Searches once more for all that three stages in a row of the best plan could be, the others being
+        what they are.
+        """
+        problem, pieces = best.problem, best.problem.pieces
+        if problem is not prober.problem or self._is_settled(best.problem_idx):
+            return
+        wide, chosen = self.effort.wide(problem.num_micro_batches), np.array(best.chain.pieces)
+        for first in range(max(1, len(chosen) - 2)):
+            inside = chosen[first : first + 3]
+            free = (pieces.start >= pieces.start[inside[0]]) & (pieces.stop <= pieces.stop[inside[-1]])
+            free[chosen] = True
+            names = np.flatnonzero(free)
+            part = replace(problem, pieces=pieces.take(names))
+            reopened = Prober(part, self.effort, pace_floor_ns=prober.pace_floor_ns)
+            self._search_wide(best.problem_idx, reopened, problem, names, wide, _REOPENED_FINALISTS)
+            self.num_labels += reopened.num_labels
+
     def _list(self, problem_idx: int, prober: Prober) -> None:
         """Simulates every plan whose bound is below the best time, if they are not too many; first those of
         the fastest piece of each slice and portion.
@@ -235,7 +283,7 @@ class Composer:
         if self._is_settled(problem_idx):
             return
         wide, problem = self.effort.wide(prober.problem.num_micro_batches), prober.problem
-        kept = fastest_pieces(problem.pieces)
+        kept = fastest_pieces(problem.pieces, problem.num_micro_batches)
         thin = Prober(
             replace(problem, pieces=problem.pieces.take(kept)),
             self.effort,
@@ -261,14 +309,15 @@ class Composer:
         pieces ``names`` are those of the prober; false when not all of them were.
         """
         found = prober.list_all(self.cutoff_ns, label_limit, wide.listing_plans + 1)
+        complete = found.exhausted and len(found.chains) <= wide.listing_plans
+        most = wide.listing_plans if complete else wide.listing_plans // _INCOMPLETE
         for count, chain in enumerate(found.chains):
             if chain.value_ns >= self.cutoff_ns:
-                break
-            if count == wide.listing_plans:
+                return found.exhausted
+            if count == most:
                 return False
-            pieces = tuple(int(names[piece]) for piece in chain.pieces)
-            self._simulate(problem_idx, problem, replace(chain, pieces=pieces))
-        return found.exhausted
+            self._simulate(problem_idx, problem, _renamed(chain, names))
+        return complete
 
     def _simulate(self, problem_idx: int, problem: Problem, chain: Chain) -> Candidate:
         key = (id(problem), chain.pieces, chain.extra_in_flight)
@@ -288,3 +337,7 @@ class Composer:
         if self.best is None or candidate.rank < self.best.rank:
             self.best = candidate
         return candidate
+
+
+def _renamed(chain: Chain, names: IntArray) -> Chain:
+    return replace(chain, pieces=tuple(int(names[piece]) for piece in chain.pieces))

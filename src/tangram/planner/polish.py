@@ -11,9 +11,10 @@ is executed: stages times micro-batches, as the time of an execution grows with 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate, pairwise
 
 import numpy as np
 
@@ -60,13 +61,12 @@ class Neighbourhood:
     @cached_property
     def _best_by_slice(self) -> dict[tuple[int, int], list[int]]:
         """The same, with only the fastest few of each portion."""
-        pieces = self.problem.pieces
         found = {}
         for key, members in self._by_slice.items():
             taken: dict[tuple[int, int, int], int] = {}
             kept = []
             for piece in members:
-                portion = (int(pieces.island[piece]), int(pieces.gpus[piece]), int(pieces.head_class[piece]))
+                portion = self._portion(piece)
                 taken[portion] = taken.get(portion, 0) + 1
                 if taken[portion] <= _ALTERNATIVES:
                     kept.append(piece)
@@ -79,6 +79,8 @@ class Neighbourhood:
         for pieces, extras in self._other_pieces(step):
             if self._fits(pieces):
                 yield from self._with_windows(pieces, extras)
+        for pieces in self._other_orders(step):
+            yield from self._with_windows(pieces, step.extras)
 
     def windows(self, step: Step) -> tuple[int, ...]:
         """Windows of the last stage of each piece."""
@@ -216,6 +218,44 @@ class Neighbourhood:
                 yield (*before, merged, *after), (*extras[:place], *extras[place + 1 :])
             for first, second in self._pairs(start, stop):
                 yield (*before, first, second, *after), extras
+
+    def _other_orders(self, step: Step) -> Iterator[tuple[int, ...]]:
+        """Two stages that trade portions, and one stage that moves to another place with all it has."""
+        table = self.problem.pieces
+        portions = [self._portion(piece) for piece in step.pieces]
+        spans = [(int(table.start[p]), int(table.stop[p])) for p in step.pieces]
+        count = len(portions)
+        for i in range(count):
+            for j in range(i + 1, count):
+                if portions[i] != portions[j]:
+                    traded = list(portions)
+                    traded[i], traded[j] = portions[j], portions[i]
+                    yield from self._fastest(spans, traded)
+        for i in range(count):
+            for j in range(count):
+                if abs(i - j) < 2:
+                    continue  # neighbours in any order are pairs
+                order = [k for k in range(count) if k != i]
+                order.insert(j, i)
+                lengths = [spans[k][1] - spans[k][0] for k in order]
+                cuts = [0, *accumulate(lengths)]
+                yield from self._fastest(list(pairwise(cuts)), [portions[k] for k in order])
+
+    def _fastest(
+        self, spans: Sequence[tuple[int, int]], portions: Sequence[tuple[int, int, int]]
+    ) -> Iterator[tuple[int, ...]]:
+        """The fastest pieces for these slices on these portions, if there are any."""
+        pieces = []
+        for span, portion in zip(spans, portions, strict=True):
+            able = [p for p in self._best_by_slice.get(span, ()) if self._portion(p) == portion]
+            if not able:
+                return
+            pieces.append(able[0])
+        yield tuple(pieces)
+
+    def _portion(self, piece: int) -> tuple[int, int, int]:
+        table = self.problem.pieces
+        return int(table.island[piece]), int(table.gpus[piece]), int(table.head_class[piece])
 
     def _pairs(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         for cut in range(start + 1, stop):

@@ -238,10 +238,13 @@ def piece_stages(
     return (StageTimes(forward, backward, int(pieces.head_step_ns[piece])),)
 
 
-def fastest_pieces(pieces: Pieces) -> IntArray:
-    """Returns the positions of the fastest piece of each slice on each number of GPUs of each island."""
+def fastest_pieces(pieces: Pieces, num_micro_batches: int) -> IntArray:
+    """Returns the positions of the fastest piece of each slice on each number of GPUs of each island: all its
+    micro-batches and its step end.
+    """
+    whole = pieces.step_fill_ns + (num_micro_batches - 1) * pieces.period_ns
     columns = (pieces.gpus, pieces.island, pieces.stop, pieces.start)
-    order = np.lexsort((np.arange(len(pieces)), pieces.step_fill_ns, pieces.time_ns, *columns))
+    order = np.lexsort((np.arange(len(pieces)), whole, *columns))
     changes = np.any([np.diff(column[order]) != 0 for column in columns], axis=0)
     return np.sort(order[np.concatenate([[True], changes])])
 
