@@ -38,7 +38,7 @@ from tangram.model.atoms import cut_atoms
 from tangram.model.load import load_model, trim_layers
 from tangram.parallelizers import exact, uniform
 from tangram.plan.check import check_plan
-from tangram.planner import frontier, placement, stages
+from tangram.planner import frontier, labels, placement, stages
 from tangram.planner.compose import Composer
 from tangram.planner.frontier import FrontierSearch, Objective
 from tangram.planner.lattice import prefix_bound
@@ -310,7 +310,7 @@ FAULTS = (
     # Labels taken for each other.
     Fault(
         "a label is dropped that has the better fill",
-        frontier._undominated,
+        labels.undominated,
         "values[behind, 1:] >= values[front, 1:]",
         "values[behind, 2:] >= values[front, 2:]",
         composition,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tangram.planner.problem import FAR_NS, Edges, Pieces, Problem, SameNode, single_stage_pieces
+from tangram.planner.problem import FAR_NS, Edges, Nics, Pieces, Problem, SameNode, single_stage_pieces
 
 
 @dataclass(frozen=True)
@@ -169,10 +169,32 @@ def node_problem(seed: int, *, tied: bool, max_atoms: int = 6) -> Problem:
     )
 
 
+def host_problem(seed: int, *, max_atoms: int = 5) -> Problem:
+    """A random problem whose islands are one node each: all transfers of an island share the NICs of that."""
+    rng = random.Random(f"hosts {seed}")
+    problem = random_problem(seed, transfers=4.0, max_atoms=max_atoms)
+    num = len(problem.capacity)
+    own = np.eye(num) > 0
+    one_way = np.where(own, problem.edges.one_way_ns // 20, problem.edges.one_way_ns)
+    edges = Edges(one_way, 2 * one_way, one_way, np.where(own, 0, one_way))
+    ones = np.ones(num, dtype=np.int64)
+    return replace(
+        problem,
+        pieces=replace(problem.pieces, max_in_flight=problem.pieces.max_in_flight + 4),
+        max_extra_in_flight=rng.choice([1, 2]),
+        edges=edges,
+        edges_at_best=edges,
+        nics=Nics(np.arange(num), ones, ones),
+    )
+
+
 def homes(problem: Problem, stages: Sequence[PlainStage]) -> Iterator[list[int]]:
     """The node of each stage, for every way in which neighbours share one or not; with a tied embedding also
     the last run with the first.
     """
+    if problem.nics is not None:
+        yield [stage.island for stage in stages]  # every island is one node
+        return
     node_gpus = None if problem.same_node is None else problem.same_node.node_gpus
 
     def room(members: list[PlainStage]) -> bool:
@@ -204,7 +226,7 @@ def edge_between(
 ) -> tuple[int, int, int, int]:
     """One way, round trip, occupancy and NIC time of an edge."""
     edges = problem.edges
-    if shared:
+    if shared and problem.nics is None:
         assert problem.same_node is not None
         edges = problem.same_node.edges
     at = front.link_class, behind.link_class

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 from efforts import EVERYTHING
-from instances import PlainStage, all_pipelines, homes, node_problem, plain_closed_form
+from instances import PlainStage, all_pipelines, homes, host_problem, node_problem, plain_closed_form
 from referee import plain_simulation, plain_stages, referee
 
 from tangram.planner.compose import Composer
@@ -67,6 +67,40 @@ def test_every_listed_plan_comes_once_with_its_best_way(tied: bool) -> None:
                     assert chain.value_ns == plain_closed_form(problem, stages)
                 else:
                     assert chain.value_ns <= plain_simulation(problem, stages)
+
+
+@pytest.mark.parametrize("seeds", [(16, 50, 0, 1), (17, 45, 2, 3), (27, 24, 4, 6)])
+def test_islands_of_one_node_share_its_nics(seeds: tuple[int, ...]) -> None:
+    """However stages and transfers alternate: the closed form, the simulated optimum, and the bound. The
+    first seed of each has pipelines whose pace the NICs of an island set.
+    """
+    busy = 0
+    for seed in seeds:
+        problem = host_problem(seed)
+        pipelines = list(all_pipelines(problem))
+        assert pipelines
+        guide = prefix_bound(problem, FAR_NS)
+        plain = {tuple((s.piece, s.extra) for s in p): p for p in pipelines}
+        for objective in Objective:
+            found = FrontierSearch(
+                problem, guide, objective, FAR_NS, dominance=False, max_chains=len(plain)
+            ).run()
+            assert len(found.chains) == len(plain)
+            for chain in found.chains:
+                stages = plain[tuple(zip(chain.pieces, chain.extra_in_flight, strict=True))]
+                if objective is Objective.CLOSED_FORM:
+                    assert chain.value_ns == plain_closed_form(problem, stages)
+                    busy += plain_closed_form(replace(problem, nics=None), stages) < chain.value_ns
+                else:
+                    assert chain.value_ns <= plain_simulation(problem, stages)
+        composer = Composer(referee, EVERYTHING)
+        composer.consider(0, problem)
+        composer.settle()
+        space = all_pipelines(problem, composer.pace_floors_ns[0])
+        assert composer.best is not None
+        assert composer.best.time_ns == min(plain_simulation(problem, p) for p in space)
+        assert composer.proven[0]
+    assert busy > 20, "somewhere the NICs of an island set the pace"
 
 
 def test_homes_fill_nodes_and_no_more() -> None:

@@ -1,7 +1,7 @@
 """The exact search: labels over suffixes of the model, from the back, guided by the relaxed programme.
 
 A label says: atoms ``[j, N)`` are covered by pieces that use so many units of each island, the first stage
-of them has window ``w`` and a link class, and the suffix has the values ``(c0, ..., c6)``. The meaning of the
+of them has window ``w`` and a link class, and the suffix has the values ``(c0, c1, ...)``. The meaning of the
 first three depends on the objective:
 
 * ``CLOSED_FORM``: ``A = sum (t + X)``, ``U`` (the fill with its step end) and the period ``P`` so far; a
@@ -11,7 +11,8 @@ first three depends on the objective:
 
 The others are about the node of the first stage: for how long one micro-batch keeps its NICs busy with the
 edge behind the stages there, and how many GPUs are taken by stages that follow each other there; and, with a
-tied embedding, the same two of the node of the last stage (:mod:`tangram.planner.sharing`).
+tied embedding, the same two of the node of the last stage (:mod:`tangram.planner.sharing`). Where the NICs of
+an island may set the pace, one more says for how long one micro-batch keeps them busy, all nodes together.
 
 All values are monotone in the label, so dropping a label that another one of the same state dominates is
 exact, and so is dropping one whose value plus the relaxed rest reaches the cut-off. Cuts are visited in
@@ -24,20 +25,22 @@ number of labels is what the guide leaves: usually some hundreds to some ten tho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
 
 import numpy as np
 
 from tangram.cost.types import BoolArray, IntArray
+from tangram.planner.labels import Labels, joined, merged, undominated
 from tangram.planner.lattice import PrefixBound
 from tangram.planner.problem import FAR_NS, Chain, Edges, Pieces, Problem
 from tangram.planner.sharing import FULL, Sharing
 
 _CHUNK_CELLS = 1 << 19
-_DOMINANCE_DEPTH = 24
 _BEAM_CHILDREN = 1
+_NUM_VALUES = 7
+_MOST_TRANSFERS = 8  # over NICs of one island per micro-batch, about
 
 
 class Objective(StrEnum):
@@ -45,31 +48,6 @@ class Objective(StrEnum):
 
     CLOSED_FORM = "closed form"
     LOWER_BOUND = "lower bound"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Labels:
-    """Labels at one cut; arrays of shape ``(num_labels,)``, ``used`` has a column per island.
-
-    ``widest`` is the window itself, but for merged labels: the largest window of any of them.
-    """
-
-    used: IntArray
-    window: IntArray
-    widest: IntArray
-    link_class: IntArray
-    tail_class: IntArray
-    num_stages: IntArray
-    values: IntArray
-    rest_ns: IntArray
-    uid: IntArray
-
-    def __len__(self) -> int:
-        return len(self.window)
-
-    def take(self, idx: IntArray | BoolArray) -> Labels:
-        """Returns the labels at these positions."""
-        return Labels(*(getattr(self, f.name)[idx] for f in fields(Labels)))
 
 
 @dataclass(slots=True)
@@ -137,12 +115,25 @@ class FrontierSearch:
     _taken: IntArray = field(init=False)
     _most_nic_ns: IntArray = field(init=False)
     _sharing: Sharing = field(init=False)
+    _shared_nics: IntArray = field(init=False)
 
     def __post_init__(self) -> None:
         pieces = self.problem.pieces
         self._taken = pieces.gpus * self.guide.lattice.strides[pieces.island]
         self._most_nic_ns = self._edges(together=False).nic_ns.max(axis=0, initial=0)
         self._sharing = Sharing(self.problem)
+        self._shared_nics = self._islands_with_busy_nics()
+
+    def _islands_with_busy_nics(self) -> IntArray:
+        """Islands whose NICs may set the pace: where a handful of transfers per micro-batch exceeds the least
+        period of any plan.
+        """
+        nics, nic_ns = self.problem.nics, self._edges(together=False).nic_ns
+        if nics is None:
+            return np.zeros(0, dtype=np.int64)
+        most = np.zeros(len(nics.island_nodes), dtype=np.int64)
+        np.maximum.at(most, nics.class_island, np.maximum(nic_ns.max(axis=0), nic_ns.max(axis=1)))
+        return np.flatnonzero(_MOST_TRANSFERS * most > self.pace_floor_ns * nics.island_nodes)
 
     def run(self) -> SearchResult:
         """Searches from the last atom to the first."""
@@ -171,17 +162,17 @@ class FrontierSearch:
     def _root(self) -> Labels:
         zero = np.zeros(1, dtype=np.int64)
         used = np.zeros((1, len(self.problem.capacity)), dtype=np.int64)
-        values = np.array([[0, 0, 0, 0, FULL, -1, 0]], dtype=np.int64)
+        values = np.array([[0, 0, 0, 0, FULL, -1, 0, *[0] * len(self._shared_nics)]], dtype=np.int64)
         return Labels(used, zero, zero, zero, zero, zero, values, zero, zero - 1)
 
     def _settle(self, parts: list[Labels]) -> Labels:
         """Joins the labels of a cut, drops those beyond the cut-off and the dominated ones."""
-        labels = parts[0] if len(parts) == 1 else _join(parts)
+        labels = parts[0] if len(parts) == 1 else joined(parts)
         labels = labels.take(labels.rest_ns < self.cutoff_ns)
         if self.merge and len(labels) > 1:
-            return _merged(labels, self._keys(labels))
+            return merged(labels, self._keys(labels))
         if self.dominance and len(labels) > 1:
-            labels = labels.take(_undominated(labels, self._keys(labels)))
+            labels = labels.take(undominated(labels, self._keys(labels)))
         if self.beam is None or len(labels) <= self.beam:
             return labels
         self._exhausted = False
@@ -358,11 +349,12 @@ class FrontierSearch:
             )
         time, forward = pieces.time_ns[piece], pieces.forward_ns[piece]
         sum_behind = behind[:, 0] + round_trip
-        values = np.zeros((len(row), 7), dtype=np.int64)
+        values = np.zeros((len(row), _NUM_VALUES + len(self._shared_nics)), dtype=np.int64)
         values[:, 0] = sum_behind + time
         values[:, 3] = self._nic_behind(piece, behind[:, 3] if together else nic)
         values[:, 4] = self._sharing.taken(piece, behind[:, 4] if together else 0)
         tail_class = labels.tail_class[row]
+        pace = self._add_island_nics(values, behind, labels.link_class[row], piece, nic)
         if self.problem.tied_ns is not None:
             values[:, 5] = self._sharing.tail_taken(piece, behind[:, 5], first=first, together=together)
             values[:, 6] = nic if not together and not first else 0
@@ -373,13 +365,34 @@ class FrontierSearch:
             with_edge = -(-(pieces.tail_time_ns[piece] + round_trip) // (1 + extra))
             period = np.maximum(np.maximum(behind[:, 2], occupancy), pieces.period_ns[piece])
             period = np.maximum(period, nic + np.maximum(behind[:, 3], pieces.tail_nic_ns[piece]))
-            period = np.maximum(period, with_edge)
+            period = np.maximum(np.maximum(period, with_edge), pace)
             total = sum_behind + pieces.step_fill_ns[piece]
         else:
             reach = behind[:, 2] + one_way + forward
             period = self._busy(behind, piece, window, (one_way, round_trip, occupancy, nic))
+            period = np.maximum(period, time + self.problem.num_micro_batches * pace)
             total = pieces.head_step_ns[piece]
         return self._best_end(values, piece, tail_class, (reach, period, total), first=first)
+
+    def _add_island_nics(
+        self, values: IntArray, behind: IntArray, link_class: IntArray, piece: IntArray, nic: IntArray
+    ) -> IntArray:
+        """Adds up for how long one micro-batch keeps the NICs of each island busy, all nodes together;
+        returns for how long it keeps those of some node busy at least.
+        """
+        pace = np.zeros(len(piece), dtype=np.int64)
+        nics = self.problem.nics
+        if nics is None:
+            return pace
+        front = self.problem.pieces.tail_class[piece]
+        for column, island in enumerate(self._shared_nics.tolist(), start=_NUM_VALUES):
+            ends = sum(
+                np.where(nics.class_island[end] == island, nics.class_nodes[end], 0)
+                for end in (front, link_class)
+            )
+            values[:, column] = behind[:, column] + nic * ends
+            pace = np.maximum(pace, values[:, column] // nics.island_nodes[island])
+        return pace
 
     def _busy(
         self, behind: IntArray, piece: IntArray, window: IntArray, edge: tuple[IntArray, ...]
@@ -520,51 +533,7 @@ def chain_of(pieces: Pieces, indices: Sequence[int], extras: Sequence[int], valu
     return Chain(tuple(indices), tuple(extras), tuple(reversed(windows)), value)
 
 
-def _join(parts: list[Labels]) -> Labels:
-    return Labels(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Labels)))
-
-
 def _group_by(stop: IntArray, num_atoms: int) -> list[IntArray]:
     order = np.argsort(stop, kind="stable")
     bounds = np.searchsorted(stop[order], np.arange(num_atoms + 2))
     return [order[bounds[cut] : bounds[cut + 1]] for cut in range(num_atoms + 1)]
-
-
-def _undominated(labels: Labels, key: IntArray) -> IntArray:
-    """Positions of labels that no other label of the same key dominates (equal ones: the first stays).
-
-    Sorting by (key, c0, ..., c6) puts a dominating label in front of those it dominates; comparing each
-    label with the ``_DOMINANCE_DEPTH`` labels in front of it finds nearly all, and never a wrong one.
-    """
-    values = labels.values
-    order = np.lexsort((labels.uid, *(values[:, column] for column in (6, 5, 4, 3, 2, 1, 0)), key))
-    for depth in range(1, _DOMINANCE_DEPTH + 1):
-        if depth >= len(order):
-            break
-        behind, front = order[depth:], order[:-depth]
-        same = key[behind] == key[front]
-        if not same.any():
-            break
-        worse = same & (values[behind, 1:] >= values[front, 1:]).all(axis=1)
-        if worse.any():
-            keep = np.ones(len(order), dtype=np.bool_)
-            keep[depth:] = ~worse
-            order = order[keep]
-    return np.sort(order)
-
-
-def _merged(labels: Labels, key: IntArray) -> Labels:
-    """Returns one label per key that is no worse than any of its labels: the least values, and all
-    windows.
-    """
-    order = np.lexsort((labels.uid, key))
-    first = np.flatnonzero(np.concatenate([[True], np.diff(key[order]) != 0]))
-    one = labels.take(order[first])
-    ordered = labels.take(order)
-    return replace(
-        one,
-        window=np.minimum.reduceat(ordered.window, first),
-        widest=np.maximum.reduceat(ordered.widest, first),
-        values=np.minimum.reduceat(ordered.values, first, axis=0),
-        rest_ns=np.minimum.reduceat(ordered.rest_ns, first),
-    )

@@ -16,7 +16,7 @@ from tangram.cluster.spec import Cluster, Island, Node
 from tangram.cost.transfer import tied_sync_s, transfer
 from tangram.cost.types import BoolArray, IntArray
 from tangram.planner.edges import Boundaries
-from tangram.planner.problem import FAR_NS, Edges, SameNode
+from tangram.planner.problem import FAR_NS, Edges, Nics, SameNode
 from tangram.planner.space import LinkClass, SearchSpace
 from tangram.units import NS_PER_S
 
@@ -90,7 +90,7 @@ class ClassLinks:
         tied_ns: The least time in which a first and a last stage can keep a tied embedding equal,
             ``[class of the first, class of the last]``.
         tied_apart_ns: The same, on different nodes where there are several.
-        class_island: Island of each class.
+        nics: Who shares NICs.
         node_gpus: GPUs of one node of each island.
     """
 
@@ -99,7 +99,7 @@ class ClassLinks:
     widths: IntArray
     tied_ns: IntArray
     tied_apart_ns: IntArray
-    class_island: IntArray
+    nics: Nics
     node_gpus: IntArray
 
     @staticmethod
@@ -130,7 +130,11 @@ class ClassLinks:
             widths=np.minimum(nodes_of[:, None], nodes_of[None, :]),
             tied_ns=least_tied_ns(cluster, space, tied_bytes),
             tied_apart_ns=least_tied_ns(cluster, space, tied_bytes, apart=True),
-            class_island=np.array([c.island for c in classes], dtype=np.int64),
+            nics=Nics(
+                np.array([c.island for c in classes], dtype=np.int64),
+                nodes_of,
+                np.array([island.num_nodes for island in space.islands], dtype=np.int64),
+            ),
             node_gpus=np.array([island.gpus_per_node for island in space.islands], dtype=np.int64),
         )
 
@@ -147,7 +151,7 @@ class ClassLinks:
         if self.together is None:
             return None
         expected, best = self.together.edges(cuts, 1)
-        return SameNode(expected, best, self.tied_apart_ns, self.class_island, self.node_gpus)
+        return SameNode(expected, best, self.tied_apart_ns, self.nics.class_island, self.node_gpus)
 
 
 def least_tied_ns(cluster: Cluster, space: SearchSpace, num_bytes: float, *, apart: bool = False) -> IntArray:

@@ -307,6 +307,21 @@ class SameNode:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Nics:
+    """How the NICs of an island share out what its stages send and receive, wherever they are placed.
+
+    Attributes:
+        class_island: Island of each link class.
+        class_nodes: Nodes of a stage of each link class.
+        island_nodes: Nodes of each island.
+    """
+
+    class_island: IntArray
+    class_nodes: IntArray
+    island_nodes: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Problem:
     """One composition problem.
 
@@ -322,6 +337,7 @@ class Problem:
             the last stage's class]``, at least; None without one. The last stage's share is in the pieces.
         num_stages: Exact number of stages of the pipeline, or None when it is free.
         same_node: Edges of neighbours that share a node; None where no two can choose to.
+        nics: Who shares NICs; None where that is not counted.
         runs: Stages of the pieces that have several.
     """
 
@@ -335,6 +351,7 @@ class Problem:
     num_stages: int | None = None
     tied_ns: IntArray | None = None
     same_node: SameNode | None = None
+    nics: Nics | None = None
     runs: tuple[tuple[StageTimes, ...], ...] = ()
 
     def stages_of(self, piece: int) -> tuple[StageTimes, ...]:

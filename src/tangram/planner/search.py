@@ -317,6 +317,7 @@ class Search:
             num_stages=self.job.pins.pp,
             tied_ns=tied,
             same_node=self._links.same_node(size.cuts),
+            nics=self._links.nics,
             runs=tables.runs,
         )
         self._contexts[id(problem)] = (problem, size, tables)
