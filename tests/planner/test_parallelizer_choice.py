@@ -4,11 +4,13 @@ kinds are sound.
 Everything ``uniform`` answers is a run of stages that ``exact`` has in its table too, so the space of the
 one contains that of the other. Hence what is always true: the lower bound of ``exact`` is below every plan
 of ``uniform``, and a plan of ``exact`` that is proven optimal is no slower than any. Where the search leaves
-a gap, it may end up anywhere in it.
+a gap, it might end up anywhere in it: there ``exact`` is compared with ``uniform`` on clusters and models of
+all kinds, slow NICs that stages share among them, as those are the hard ones.
 """
 
 from __future__ import annotations
 
+import random
 from functools import cache
 from pathlib import Path
 
@@ -79,7 +81,12 @@ def test_bound_of_exact_is_below_every_uniform_plan(cluster: str, model: str) ->
     exact, uniform = found(cluster, model, "exact"), found(cluster, model, "uniform")
     assert exact.bound_s <= uniform.time_s * ROUNDING
     assert exact.bound_s <= exact.time_s * ROUNDING
-    if exact.proven:
+    if (cluster, model) == ("c1-v100-16", "gpt3-1.3b"):
+        # Four nodes behind 10 Gbit/s each: with windows, options and queues at the NICs all in play, the
+        # search still ends 1.9 % above the best uniform plan, and says that it has a gap of 29 %.
+        assert not exact.proven
+        assert exact.time_s <= uniform.time_s * 1.02
+    else:
         assert exact.time_s <= uniform.time_s * ROUNDING
 
 
@@ -92,8 +99,65 @@ def test_the_same_on_small_random_clusters(seed: int) -> None:
         return
     assert exact is not None
     assert exact.bound_s <= uniform.time_s * ROUNDING
-    if exact.proven:
-        assert exact.time_s <= uniform.time_s * ROUNDING
+    assert exact.time_s <= uniform.time_s * ROUNDING
+
+
+# Where shared NICs decide: exact was up to 26 % slower here while its ranking knew nothing of them.
+SLOW_NICS = [
+    ("gpt3-1.3b", 3, 128, 512, 8, "c1-t4-v100-8-8"),
+    ("gpt3-2.6b", 5, 32, 1024, 2, "c1-v100-16"),
+    ("gpt3-2.6b", 3, 32, 512, 2, "c1-t4-v100-8-8"),
+    ("gshard-moe-2.4b", 3, 128, 1024, 8, "c1-t4-v100-8-8"),
+    ("gshard-moe-2.4b", 4, 16, 1024, 2, "c1-v100-16"),
+    ("gshard-moe-2.4b", 5, 128, 512, 8, "c1-v100-16"),
+    ("gshard-moe-2.4b", 5, 32, 512, 2, "c1-t4-v100-8-8"),
+    ("gshard-moe-2.4b", 8, 32, 1024, 4, "c3-three-islands"),
+    ("gshard-moe-2.4b", 8, 64, 512, 8, "c2-h100-a100"),
+    ("gshard-moe-2.4b", 10, 128, 512, 1, "c1-v100-16"),
+]
+
+
+def both_ns(
+    model: str, num_layers: int, batch: int, seq_len: int, micro_batch: int, cluster: str
+) -> tuple[float, float] | None:
+    """Iteration times of exact and uniform; None where nothing fits."""
+    spec = trim_layers(load_model(model), num_layers)
+    loaded = load_cluster(str(CLUSTERS / f"{cluster}.yaml"))
+    job = Job(batch, seq_len, choose_precision(loaded, None)[0], pins=Pins(micro_batch=micro_batch))
+    times = []
+    for name in ("exact", "uniform"):
+        done = outcome(spec, loaded, job, PlanOptions(parallelizers=(name,)))
+        if done is None:
+            return None
+        times.append(done.time_s)
+    return times[0], times[1]
+
+
+@pytest.mark.parametrize("case", SLOW_NICS, ids=lambda case: f"{case[0]}-{case[1]}-{case[5]}")
+def test_exact_is_never_worse_where_stages_share_slow_nics(
+    case: tuple[str, int, int, int, int, str],
+) -> None:
+    times = both_ns(*case)
+    assert times is not None
+    assert times[0] <= times[1] * ROUNDING
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("block", range(4))
+def test_exact_is_never_worse_on_random_jobs(block: int) -> None:
+    """Short models with a dictated micro-batch, few and many of them, on all clusters with shared NICs."""
+    rng, compared = random.Random(f"exact and uniform {block}"), 0
+    while compared < 25:
+        model = rng.choice(["gpt3-1.3b", "gpt3-2.6b", "gshard-moe-2.4b"])
+        cluster = rng.choice(
+            ["c1-v100-16", "c1-t4-v100-8-8", "c3-three-islands", "c2-h100-a100", "c3-four-islands"]
+        )
+        layers, batch = rng.randint(3, 10), rng.choice([8, 16, 32, 64, 128])
+        case = (model, layers, batch, rng.choice([512, 1024]), rng.choice([1, 2, 4, 8]), cluster)
+        times = both_ns(*case)
+        if times is not None:
+            compared += 1
+            assert times[0] <= times[1] * ROUNDING, case
 
 
 @pytest.mark.parametrize(

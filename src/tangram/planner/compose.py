@@ -5,9 +5,15 @@ Per micro-batch size, in this order, each step with the best simulated time so f
 
 1. a beam search gives a first plan (only while there is none);
 2. the *bound* search finds the smallest lower bound of any plan; at or above the cut-off, this size is done;
-3. the *closed-form* search finds the best plans by the ranking formula; they are simulated, best first;
-4. if few plans remain whose bound is below the best simulated time, all of them are listed and simulated:
-   then the answer is optimal in the simulator's eyes, not only near it.
+3. the *closed-form* search finds the best plans by the ranking formula; they are simulated, best first.
+
+When all sizes have been considered, those whose bound is below the best time are looked at harder:
+
+4. more plans by either measure are simulated;
+5. the best ones are improved step by step, judged by the referee alone;
+6. if few plans remain whose bound is below the best simulated time, all of them are listed and simulated:
+   then the answer is optimal in the simulator's eyes, not only near it;
+7. three stages in a row of the best plan are searched again, with all others fixed.
 
 The referee (a simulator) is passed in; it must never report less than the lower bound.
 """
@@ -23,7 +29,7 @@ from tangram.cost.types import IntArray
 from tangram.planner.candidates import Candidate, Structure, structure, various
 from tangram.planner.effort import Effort, Wide
 from tangram.planner.frontier import Objective
-from tangram.planner.polish import Neighbourhood, Step, polish
+from tangram.planner.polish import Neighbourhood, Step, polish, sweep
 from tangram.planner.prober import Prober
 from tangram.planner.problem import FAR_NS, Chain, Problem, fastest_pieces
 
@@ -33,6 +39,7 @@ _SLACK_SHIFT = (
     7  # the closed form may be this much (1/128) above the simulator and still deserve a simulation
 )
 _REOPENED = 3  # rounds
+_SWEPT = 2  # as many structures are tried with all windows as are improved step by step
 _REOPENED_FINALISTS = 32
 _INCOMPLETE = 5  # a listing that is not complete proves nothing: fewer of its plans are simulated
 _THIN_LABELS = 3  # fewer pieces per slice make the labels of a listing worth more
@@ -68,6 +75,8 @@ class Composer:
     proven: dict[int, bool] = field(default_factory=dict)
     num_labels: int = 0
     _open: dict[int, Prober] = field(default_factory=dict)
+    _polished: set[tuple[object, ...]] = field(default_factory=set)
+    _swept: set[tuple[int, tuple[int, ...]]] = field(default_factory=set)
     _seen: dict[tuple[int, tuple[int, ...], tuple[int, ...]], Candidate] = field(default_factory=dict)
 
     @property
@@ -123,16 +132,15 @@ class Composer:
         Called once, when all problems have been considered: only then is it known how little time a plan has
         to take to be of interest.
         """
-        for idx in sorted(self._open, key=lambda idx: (self.stairs_ns[idx][1], idx)):
+        order = sorted(self._open, key=lambda idx: (self.stairs_ns[idx][1], idx))
+        for idx in order:
             self._widen(idx, self._open[idx])
-        for idx in sorted(self._open, key=lambda idx: (self.stairs_ns[idx][1], idx)):
-            self._polish(
-                idx,
-                self._open[idx],
-                self.effort.wide(self._open[idx].problem.num_micro_batches).polish_starts,
-            )
-        for idx in sorted(self._open, key=lambda idx: (self.stairs_ns[idx][1], idx)):
-            self._list(idx, self._open[idx])
+        for again in (False, True):
+            for idx in order:
+                starts = self.effort.wide(self._open[idx].problem.num_micro_batches).polish_starts
+                self._polish(idx, self._open[idx], starts)
+                if not again:
+                    self._list(idx, self._open[idx])
         for _ in range(_REOPENED):
             before = self.best
             if before is None or before.problem_idx not in self._open:
@@ -242,21 +250,33 @@ class Composer:
         wide, problem = self.effort.wide(prober.problem.num_micro_batches), prober.problem
         if self._is_settled(problem_idx):
             return
+        around = Neighbourhood(problem, prober.pace_floor_ns)
+
+        def execute(chain: Chain) -> int:
+            return self._simulate(problem_idx, problem, chain).time_ns
+
+        budget = wide.polish_tasks
+        for start in self._starts(problem, _SWEPT * num_starts):
+            if (problem_idx, start.chain.pieces) not in self._swept:
+                self._swept.add((problem_idx, start.chain.pieces))
+                budget = sweep(around, _step(start), execute, budget)
+        budget = wide.polish_tasks
+        starts = self._starts(problem, num_starts)
+        for idx, start in enumerate(starts):
+            if start.rank not in self._polished:  # else it has led somewhere already
+                self._polished.add(start.rank)
+                share = min(budget, 2 * budget // (len(starts) - idx))
+                budget += polish(around, _step(start), start.time_ns, execute, share) - share
+
+    def _starts(self, problem: Problem, count: int) -> list[Candidate]:
+        """Returns the best candidates of a problem, one per structure."""
         starts: dict[Structure, Candidate] = {}
         for candidate in sorted(self.candidates, key=lambda c: c.rank):
             if candidate.problem is problem:
                 starts.setdefault(structure(problem, candidate.chain), candidate)
-        around = Neighbourhood(problem, prober.pace_floor_ns)
-        budget = wide.polish_tasks
-        for start in list(starts.values())[:num_starts]:
-            step = Step(start.chain.pieces, start.chain.extra_in_flight)
-            budget = polish(
-                around,
-                step,
-                start.time_ns,
-                lambda chain: self._simulate(problem_idx, problem, chain).time_ns,
-                budget,
-            )
+            if len(starts) == count:
+                break
+        return list(starts.values())
 
     def _reopen(self, best: Candidate, prober: Prober) -> None:
         """Searches once more for all that three stages in a row of the best plan could be, the others being
@@ -341,3 +361,7 @@ class Composer:
 
 def _renamed(chain: Chain, names: IntArray) -> Chain:
     return replace(chain, pieces=tuple(int(names[piece]) for piece in chain.pieces))
+
+
+def _step(candidate: Candidate) -> Step:
+    return Step(candidate.chain.pieces, candidate.chain.extra_in_flight)

@@ -6,7 +6,7 @@ stages are placed. So the best plans of the search are starting points: every pl
 the most promising first, and the first that is faster is the next starting point.
 
 Complexity: a round makes at most ``O(stages x cuts x portions^2)`` neighbours; ``budget_tasks`` limits what
-is executed: stages times micro-batches, as the time of an execution grows with them.
+is looked at and executed: stages times micro-batches, as the time of an execution grows with them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, product
+from math import prod
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from tangram.planner.problem import Chain, Problem, StageTimes
 from tangram.simulate.formulas import lower_bound_ns
 
 _MOST_NEIGHBOURS = 3_000
+_LOOK_TASKS = 12  # looking at a neighbour takes about as long as executing so many tasks
+_MOST_WINDOWS = 250
+_BUSY_LINK = 5  # a transfer of more than 1/5 of the slowest stage may queue behind others
 _ALTERNATIVES = 3  # pieces of one slice and portion that may replace part of a plan
 
 
@@ -180,6 +184,20 @@ class Neighbourhood:
                 if extra != step.extras[place] and self._legal(other):
                     yield other
 
+    def all_windows(self, step: Step) -> list[Step]:
+        """Lists all windows of a plan whose links are busy, if they are not very many: where transfers queue,
+        a window more or less may help only together with another one.
+        """
+        edges = [self._edge_at_best(a, b) for a, b in pairwise(step.pieces)]
+        slowest = max(int(self.problem.pieces.tail_time_ns[piece]) for piece in step.pieces)
+        if not any(_BUSY_LINK * edge[2] > slowest for edge in edges):
+            return []
+        most = [self._most_extra(a, b) for a, b in pairwise(step.pieces)]
+        if prod(extra + 1 for extra in most) > _MOST_WINDOWS:
+            return []
+        extras = product(*(range(extra + 1) for extra in most))
+        return [other for found in extras if self._legal(other := Step(step.pieces, (*found, 0)))]
+
     def _with_windows(self, pieces: tuple[int, ...], extras: tuple[int, ...]) -> Iterator[Step]:
         """The extra warm-up as it was, none, and the most that memory holds, edge by edge from the back."""
         kept = Step(pieces, extras)
@@ -273,14 +291,16 @@ def polish(
         around: Neighbours.
         start, start_ns: A plan and its time.
         execute: The referee.
-        budget_tasks: How many tasks of stages may be executed.
+        budget_tasks: How many tasks of stages may be executed, or neighbours looked at in their place.
     """
     m, seen = around.problem.num_micro_batches, {start}
     best, best_ns = start, start_ns
     improved = True
     while improved and budget_tasks > 0:
         improved = False
-        for bound_ns, step in _promising(around, best, best_ns, seen):
+        looked_at, promising = _promising(around, best, best_ns, seen)
+        budget_tasks -= _LOOK_TASKS * looked_at
+        for bound_ns, step in promising:
             if bound_ns >= best_ns or budget_tasks <= 0:
                 break
             seen.add(step)
@@ -293,11 +313,29 @@ def polish(
     return budget_tasks
 
 
-def _promising(around: Neighbourhood, step: Step, below_ns: int, seen: set[Step]) -> list[tuple[int, Step]]:
-    """Neighbours not seen yet whose bound is below a time, the lowest first."""
+def sweep(around: Neighbourhood, start: Step, execute: Callable[[Chain], int], budget_tasks: int) -> int:
+    """Executes a plan with all windows it can have; returns what is left of the budget."""
+    cost = around.problem.num_micro_batches * len(start.pieces)
+    for step in around.all_windows(start):
+        if budget_tasks <= 0:
+            break
+        if step != start:
+            budget_tasks -= cost
+            execute(around.chain(step))
+    return budget_tasks
+
+
+def _promising(
+    around: Neighbourhood, step: Step, below_ns: int, seen: set[Step]
+) -> tuple[int, list[tuple[int, Step]]]:
+    """Returns how many neighbours were looked at, and those not seen yet whose bound is below a time, the
+    lowest first.
+    """
     table = around.problem.pieces
     found: dict[Step, int] = {}
+    looked_at = 0
     for other in around.around(step):
+        looked_at += 1
         if other in seen or other in found:
             continue
         if max(int(table.occupied_ns[p]) for p in other.pieces) >= below_ns:
@@ -307,6 +345,6 @@ def _promising(around: Neighbourhood, step: Step, below_ns: int, seen: set[Step]
             found[other] = bound_ns
         if len(found) == _MOST_NEIGHBOURS:
             break
-    return sorted(
+    return looked_at, sorted(
         ((ns, other) for other, ns in found.items()), key=lambda e: (e[0], e[1].pieces, e[1].extras)
     )
