@@ -259,8 +259,8 @@ FAULTS = (
     Fault(
         "the referee lets every transfer block its stage",
         Search._pipeline,
-        "blocking = not self.job.overlap_p2p",
-        "blocking = True",
+        "blocking_p2p=not self.job.overlap_p2p",
+        "blocking_p2p=True",
         documents,
     ),
     Fault(

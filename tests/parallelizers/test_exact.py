@@ -16,7 +16,7 @@ from tangram.model.spec import ModelSpec
 from tangram.parallelizers import exact, pareto
 from tangram.parallelizers.contents import slice_contents
 from tangram.parallelizers.exact import ExactStageTable
-from tangram.parallelizers.invariants import recost, table_faults
+from tangram.parallelizers.invariants import TABLE_COLUMNS, recost, table_faults
 from tangram.parallelizers.protocols import OptionTable, SliceRequest, StageChoice, TableRequest
 from tangram.parallelizers.recompute import class_order
 from tangram.parallelizers.totals import SPARE_BYTES, nanoseconds, stage_totals
@@ -281,16 +281,7 @@ def test_blocks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pareto, "_MAX_CELLS", 10)
     pieces = ExactStageTable().options(request)
     assert whole.counts == pieces.counts
-    for name in (
-        "start",
-        "stop",
-        "max_in_flight",
-        "forward_ns",
-        "backward_ns",
-        "step_ns",
-        "config",
-        "num_recomputed",
-    ):
+    for name in TABLE_COLUMNS:
         assert np.array_equal(getattr(whole, name), getattr(pieces, name))
 
 

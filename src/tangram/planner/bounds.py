@@ -8,12 +8,6 @@ from tangram.simulate.formulas import lower_bound_ns
 from tangram.simulate.pipeline import SimPipeline
 from tangram.units import NS_PER_S
 
-_IDEAL = "every usable GPU busy all the time, layers split at will, no communication between GPUs"
-_PACE = "the slowest stage, all micro-batches: whole atoms that fit, and the collectives among its GPUs"
-_FILL = "the first micro-batch has to reach the last stage, the last one has to come back"
-_STEP_END = "gradient synchronisation and optimizer after the last backward"
-_TRANSFERS = "activations and gradients between stages, on links that they may share"
-
 
 def bound_section(search: Search, found: Found) -> BoundSection:
     """Returns the bound section for the plan that a search found."""

@@ -135,12 +135,11 @@ class Composer:
         order = sorted(self._open, key=lambda idx: (self.stairs_ns[idx][1], idx))
         for idx in order:
             self._widen(idx, self._open[idx])
-        for again in (False, True):
-            for idx in order:
-                starts = self.effort.wide(self._open[idx].problem.num_micro_batches).polish_starts
-                self._polish(idx, self._open[idx], starts)
-                if not again:
-                    self._list(idx, self._open[idx])
+        for idx in order:
+            self._polish(idx, self._open[idx])
+            self._list(idx, self._open[idx])
+        for idx in order:
+            self._polish(idx, self._open[idx])  # from what has been found meanwhile
         for _ in range(_REOPENED):
             before = self.best
             if before is None or before.problem_idx not in self._open:
@@ -148,7 +147,7 @@ class Composer:
             self._reopen(before, self._open[before.problem_idx])
             if self.best is before:
                 break
-            self._polish(before.problem_idx, self._open[before.problem_idx], 1)
+            self._polish(before.problem_idx, self._open[before.problem_idx], most_starts=1)
         self._open.clear()
 
     def lower_bound_ns(self) -> int:
@@ -245,9 +244,10 @@ class Composer:
                     break
                 self._simulate(problem_idx, problem, _renamed(chain, names))
 
-    def _polish(self, problem_idx: int, prober: Prober, num_starts: int) -> None:
+    def _polish(self, problem_idx: int, prober: Prober, most_starts: int | None = None) -> None:
         """Improves the best candidates of a problem, of different structure, step by step."""
         wide, problem = self.effort.wide(prober.problem.num_micro_batches), prober.problem
+        num_starts = wide.polish_starts if most_starts is None else most_starts
         if self._is_settled(problem_idx):
             return
         around = Neighbourhood(problem, prober.pace_floor_ns)

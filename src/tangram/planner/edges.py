@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tangram.cluster.spec import Cluster, Node
-from tangram.cost.transfer import boundary_bytes, tied_sync_s, transfer
+from tangram.cost.transfer import boundary_bytes, transfer
 from tangram.job import Job
 from tangram.model.atoms import Atom
 from tangram.model.spec import ModelSpec
@@ -45,19 +45,6 @@ def tied_bytes(model: ModelSpec, job: Job) -> int:
     if not model.tied_embeddings:
         return 0
     return model.vocab_size * model.hidden_size * job.optimizer.gradient_bytes
-
-
-def tied_step_ns(cluster: Cluster, num_bytes: int, placements: Sequence[Placement]) -> int:
-    """Returns what first and last stage each add to their step end to keep a tied embedding equal.
-
-    Args:
-        cluster: The network.
-        num_bytes: As :func:`tied_bytes` has it.
-        placements: Of all stages; with one stage, or without bytes, nothing is added.
-    """
-    if not num_bytes or len(placements) < 2:
-        return 0
-    return round(tied_sync_s(cluster, placements[0].nodes, placements[-1].nodes, num_bytes) * NS_PER_S)
 
 
 def placed_edge(cluster: Cluster, front: Placement, behind: Placement, num_bytes: int) -> SimEdge:

@@ -324,7 +324,7 @@ def _trial(
     """Predicts one micro-batch size; stages that name no nodes are placed as the planner would."""
     m = job.global_batch // micro_batch
     cuts = boundaries(model, atoms, micro_batch, job)
-    overflow, times = 0.0, []
+    overflow, sim = 0.0, []
     for idx, choice in enumerate(choices):
         window = len(choices) - idx
         cost = stage_cost(
@@ -339,25 +339,22 @@ def _trial(
             job,
         )
         overflow = max(overflow, cost.peak_bytes - cost.capacity_bytes)
-        times.append([round(t * NS_PER_S) for t in (cost.forward_s, cost.backward_s, cost.step_s)])
+        times = (cost.forward_s, cost.backward_s, cost.step_s)
+        forward, backward, step = (round(t * NS_PER_S) for t in times)
+        sim.append(SimStage(forward, backward, step, window))
+    book = EdgeBook(cluster)
     traffic = Traffic(
-        EdgeBook(cluster),
+        book,
         tuple(choice.portion for choice in choices),
         tuple(cuts.bytes_at[choice.stop] for choice in choices[:-1]),
         tied_bytes(model, job),
         m,
-        max(forward + backward for forward, backward, _ in times),
+        max(stage.forward_ns + stage.backward_ns for stage in sim),
     )
     placements = named or place(traffic.portions, traffic.best_homes())
-    homes = tuple(placement.nodes for placement in placements)
-    last = len(choices) - 1
-    sim = tuple(
-        SimStage(
-            forward, backward, step + (traffic.tied_ns(homes) if idx in (0, last) else 0), last + 1 - idx
-        )
-        for idx, (forward, backward, step) in enumerate(times)
+    pipeline = book.pipeline(
+        placements, traffic.bytes_behind, traffic.tied_bytes, sim, m, blocking_p2p=not job.overlap_p2p
     )
-    pipeline = SimPipeline(sim, traffic.edges(homes), m, not job.overlap_p2p)
     return _Trial(micro_batch, placements, pipeline, overflow, simulate(pipeline).iteration_ns)
 
 

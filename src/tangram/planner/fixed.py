@@ -14,9 +14,10 @@ from tangram.cluster.spec import Island, Portion
 from tangram.model.atoms import Atom
 from tangram.parallelizers.exact import ExactStageTable
 from tangram.parallelizers.protocols import OptionTable, TableRequest
-from tangram.planner.edges import placed_edge, tied_bytes, tied_step_ns
+from tangram.planner.edges import tied_bytes
 from tangram.planner.placement import place
 from tangram.planner.search import MicroBatch, Search
+from tangram.planner.traffic import EdgeBook
 from tangram.simulate.fast import iteration_ns
 from tangram.simulate.pipeline import SimPipeline, SimStage
 
@@ -76,7 +77,6 @@ def _pace_ns(*, size_of: MicroBatch, search: Search, stages: Sequence[FixedStage
 
 def _pipeline(search: Search, stages: Sequence[FixedStage], size: MicroBatch) -> SimPipeline | None:
     placements = place([s.portion for s in stages])
-    tied = tied_step_ns(search.cluster, tied_bytes(search.model, search.job), placements)
     sim: list[SimStage] = []
     for idx, stage in enumerate(stages):
         window = len(stages) - idx
@@ -84,13 +84,18 @@ def _pipeline(search: Search, stages: Sequence[FixedStage], size: MicroBatch) ->
         if chosen is None:
             return None
         table, row = chosen
-        step = int(table.step_ns[row]) + (tied if idx in (0, len(stages) - 1) else 0)
-        sim.append(SimStage(int(table.forward_ns[row]), int(table.backward_ns[row]), step, window))
-    edges = tuple(
-        placed_edge(search.cluster, placements[i], placements[i + 1], size.cuts.bytes_at[stages[i].stop])
-        for i in range(len(stages) - 1)
+        forward, backward, step = (
+            int(column[row]) for column in (table.forward_ns, table.backward_ns, table.step_ns)
+        )
+        sim.append(SimStage(forward, backward, step, window))
+    return EdgeBook(search.cluster).pipeline(
+        placements,
+        [size.cuts.bytes_at[stage.stop] for stage in stages[:-1]],
+        tied_bytes(search.model, search.job),
+        sim,
+        size.num_micro_batches,
+        blocking_p2p=not search.job.overlap_p2p,
     )
-    return SimPipeline(tuple(sim), edges, size.num_micro_batches, not search.job.overlap_p2p)
 
 
 def _fastest(

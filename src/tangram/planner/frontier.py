@@ -31,7 +31,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tangram.cost.types import BoolArray, IntArray
+from tangram.cost.types import IntArray
 from tangram.planner.labels import Labels, joined, merged, undominated
 from tangram.planner.lattice import PrefixBound
 from tangram.planner.problem import FAR_NS, Chain, Edges, Pieces, Problem
@@ -227,7 +227,7 @@ class FrontierSearch:
             row, column = np.nonzero(able)
             row, piece = self._coverable(labels, row, idx[column], window)
             if extra:
-                helps = self._extra_helps(labels, row, piece, extra)
+                helps = problem.extra_helps(piece, labels.link_class[row], extra, self.pace_floor_ns)
                 row, piece = row[helps], piece[helps]
             if len(row):
                 self._emit(labels, row, piece, window[row], extra, buckets, first=first)
@@ -249,18 +249,6 @@ class FrontierSearch:
         least = labels.values[row, 0] + pieces.time_ns[piece] + time
         keep = np.flatnonzero(least < self.cutoff_ns)
         return row[keep], piece[keep]
-
-    def _extra_helps(self, labels: Labels, row: IntArray, piece: IntArray, extra: int) -> BoolArray:
-        """Whether ``extra - 1`` micro-batches of extra warm-up leave the edge slower than stage, link and
-        any plan.
-        """
-        # The same edges for both objectives: the bound must cover the windows that the ranking may choose.
-        pieces, edges = self.problem.pieces, self.problem.edges
-        at = (pieces.tail_class[piece], labels.link_class[row])
-        floor = np.maximum(pieces.tail_time_ns[piece], edges.occupancy_ns[at])
-        floor = np.maximum(floor, self.pace_floor_ns)
-        helps: BoolArray = pieces.tail_time_ns[piece] + edges.round_trip_ns[at] > floor * extra
-        return helps
 
     def _edges(self, *, together: bool) -> Edges:
         closed, found = self.objective is Objective.CLOSED_FORM, self.problem
@@ -357,8 +345,7 @@ class FrontierSearch:
         pace = self._add_island_nics(values, behind, labels.link_class[row], piece, nic)
         if self.problem.tied_ns is not None:
             values[:, 5] = self._sharing.tail_taken(piece, behind[:, 5], first=first, together=together)
-            values[:, 6] = nic if not together and not first else 0
-            values[:, 6] = np.where(behind[:, 5] < 0, values[:, 6], behind[:, 6])
+            values[:, 6] = np.where(behind[:, 5] < 0, nic, behind[:, 6])
             tail_class = pieces.tail_class[piece] if first else tail_class
         if self.objective is Objective.CLOSED_FORM:
             reach = behind[:, 1] + one_way + forward

@@ -162,6 +162,8 @@ def least_tied_ns(cluster: Cluster, space: SearchSpace, num_bytes: float, *, apa
     pairs = _expected_pairs if apart else _best_pairs
     num = len(space.link_classes)
     least = np.zeros((num, num), dtype=np.int64)
+    if not num_bytes:
+        return least
     for row, a in enumerate(space.link_classes):
         for column, b in enumerate(space.link_classes):
             times = [

@@ -51,6 +51,7 @@ class Neighbourhood:
     pace_floor_ns: int
     _stages: dict[int, tuple[StageTimes, ...]] = field(default_factory=dict)
     _edges: dict[tuple[int, int], tuple[int, int, int, int]] = field(default_factory=dict)
+    _extras: dict[tuple[int, int], int] = field(default_factory=dict)
 
     @cached_property
     def _by_slice(self) -> dict[tuple[int, int], list[int]]:
@@ -86,28 +87,21 @@ class Neighbourhood:
         for pieces in self._other_orders(step):
             yield from self._with_windows(pieces, step.extras)
 
-    def windows(self, step: Step) -> tuple[int, ...]:
-        """Windows of the last stage of each piece."""
-        return chain_of(self.problem.pieces, list(step.pieces), list(step.extras), 0).windows
-
     def chain(self, step: Step) -> Chain:
         """The plan as the search would return it."""
-        return chain_of(self.problem.pieces, list(step.pieces), list(step.extras), 0)
+        return chain_of(self.problem.pieces, step.pieces, step.extras, 0)
 
     def _stages_of(self, piece: int) -> tuple[StageTimes, ...]:
         if piece not in self._stages:
             self._stages[piece] = self.problem.stages_of(piece)
         return self._stages[piece]
 
-    def _edge(self, front: int, behind: int) -> tuple[int, int]:
-        pieces = self.problem.pieces
-        return int(pieces.tail_class[front]), int(pieces.head_class[behind])
-
     def _edge_at_best(self, front: int, behind: int) -> tuple[int, int, int, int]:
         """``x``, ``X``, ``o`` and ``n`` of an edge that no placement can undercut."""
         key = (front, behind)
         if key not in self._edges:
-            pieces, same_node, at = self.problem.pieces, self.problem.same_node, self._edge(front, behind)
+            pieces, same_node = self.problem.pieces, self.problem.same_node
+            at = int(pieces.tail_class[front]), int(pieces.head_class[behind])
             edges = self.problem.edges_at_best
             parts = int(pieces.tail_on_node[front]), int(pieces.head_on_node[behind])
             island = int(pieces.island[front])
@@ -157,23 +151,22 @@ class Neighbourhood:
         for place, extra in enumerate(step.extras[:-1]):
             if not 0 <= extra <= self._most_extra(step.pieces[place], step.pieces[place + 1]):
                 return False
-        for piece, window in zip(step.pieces, self.windows(step), strict=True):
+        for piece, window in zip(step.pieces, self.chain(step).windows, strict=True):
             if min(window, m) > table.max_in_flight[piece]:
                 return False
         return True
 
     def _most_extra(self, front: int, behind: int) -> int:
         """The largest extra warm-up of an edge that is part of the space."""
-        table, edges = self.problem.pieces, self.problem.edges
-        at = self._edge(front, behind)
-        time = int(table.tail_time_ns[front])
-        floor = max(time, self.pace_floor_ns, int(edges.occupancy_ns[at]))
-        most = 0
-        while most < self.problem.max_extra_in_flight:
-            if time + int(edges.round_trip_ns[at]) <= floor * (most + 1):
-                break
-            most += 1
-        return most
+        key = (front, behind)
+        if key not in self._extras:
+            head, most = int(self.problem.pieces.head_class[behind]), 0
+            while most < self.problem.max_extra_in_flight:
+                if not self.problem.extra_helps(front, head, most + 1, self.pace_floor_ns):
+                    break
+                most += 1
+            self._extras[key] = most
+        return self._extras[key]
 
     def _other_windows(self, step: Step) -> Iterator[Step]:
         for place in range(len(step.extras) - 1):
@@ -220,9 +213,7 @@ class Neighbourhood:
 
     def _other_pieces(self, step: Step) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Other pieces for one stage or two neighbours, and the extra warm-up of the others as it was."""
-        pieces, extras = step.pieces, step.extras
-        table = self.problem.pieces
-        spans = [(int(table.start[p]), int(table.stop[p])) for p in pieces]
+        pieces, extras, spans = step.pieces, step.extras, self._spans(step)
         for place, span in enumerate(spans):
             before, after = pieces[:place], pieces[place + 1 :]
             for other in self._by_slice[span]:
@@ -239,9 +230,7 @@ class Neighbourhood:
 
     def _other_orders(self, step: Step) -> Iterator[tuple[int, ...]]:
         """Two stages that trade portions, and one stage that moves to another place with all it has."""
-        table = self.problem.pieces
-        portions = [self._portion(piece) for piece in step.pieces]
-        spans = [(int(table.start[p]), int(table.stop[p])) for p in step.pieces]
+        portions, spans = [self._portion(piece) for piece in step.pieces], self._spans(step)
         count = len(portions)
         for i in range(count):
             for j in range(i + 1, count):
@@ -270,6 +259,10 @@ class Neighbourhood:
                 return
             pieces.append(able[0])
         yield tuple(pieces)
+
+    def _spans(self, step: Step) -> list[tuple[int, int]]:
+        table = self.problem.pieces
+        return [(int(table.start[p]), int(table.stop[p])) for p in step.pieces]
 
     def _portion(self, piece: int) -> tuple[int, int, int]:
         table = self.problem.pieces

@@ -101,28 +101,20 @@ class Prober:
         plain = objective is Objective.LOWER_BOUND and margin_frac == 0
         if plain and self._easy_bound and self._easy_bound[0] == cutoff_ns:
             return self._easy_bound[1]
-        easy = self._levels == 1 and self.effort.levels > 1
-        limit = self.effort.easy_labels if easy else self.effort.label_limit
-        found = self._run(
-            objective,
-            cutoff_ns,
-            label_limit=limit,
-            margin_frac=margin_frac,
-            beam=beam,
-            must_use=must_use,
-            max_chains=max_chains,
-        )
-        if not (found.gave_up and easy):
-            return found
-        self._levels = self.effort.levels
-        return self.search(
-            objective,
-            cutoff_ns,
-            margin_frac=margin_frac,
-            beam=beam,
-            must_use=must_use,
-            max_chains=max_chains,
-        )
+        while True:
+            easy = self._levels == 1 and self.effort.levels > 1
+            found = self._run(
+                objective,
+                cutoff_ns,
+                label_limit=self.effort.easy_labels if easy else self.effort.label_limit,
+                margin_frac=margin_frac,
+                beam=beam,
+                must_use=must_use,
+                max_chains=max_chains,
+            )
+            if not (found.gave_up and easy):
+                return found
+            self._levels = self.effort.levels
 
     def _run(
         self,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from tangram.cost.types import IntArray
+from tangram.cost.types import BoolArray, IntArray
 
 FAR_NS = 1 << 60
 """Stands for "impossible"; two of them still fit into 64 bits."""
@@ -357,6 +357,27 @@ class Problem:
     def stages_of(self, piece: int) -> tuple[StageTimes, ...]:
         """Returns the stages of a piece, first to last."""
         return piece_stages(self.pieces, self.runs, piece)
+
+    def extra_helps(
+        self, piece: IntArray | int, link_class: IntArray | int, extra: int, pace_floor_ns: int
+    ) -> BoolArray:
+        """Returns whether ``extra`` micro-batches of extra warm-up are part of the space: whether one less
+        leaves the edge slower than stage, link and any plan.
+
+        The edges are those of the ranking for both objectives: the bound must cover the windows that the
+        ranking may choose.
+
+        Args:
+            piece: In front of the edge.
+            link_class: Of the first stage behind it.
+            extra: ``e``, at least 1.
+            pace_floor_ns: No plan has a shorter period.
+        """
+        at = (self.pieces.tail_class[piece], link_class)
+        time = self.pieces.tail_time_ns[piece]
+        floor = np.maximum(np.maximum(time, self.edges.occupancy_ns[at]), pace_floor_ns)
+        helps: BoolArray = time + self.edges.round_trip_ns[at] > floor * extra
+        return helps
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,10 @@ from tangram.parallelizers.protocols import StageChoice
 from tangram.plan.schema import IslandSection, PlanDocument, StageSection
 from tangram.plan.violation import Violation
 from tangram.planner.document import place_pipeline, prediction
-from tangram.planner.edges import placed_edge, tied_bytes, tied_step_ns
+from tangram.planner.edges import placed_edge, tied_bytes
 from tangram.planner.placement import Placement, Slot
 from tangram.planner.stages import PlacedPipeline
+from tangram.planner.traffic import EdgeBook
 from tangram.simulate.engine import simulate
 from tangram.simulate.pipeline import SimEdge, SimPipeline, SimStage
 from tangram.simulate.timeline import Timeline
@@ -52,22 +53,23 @@ def recost_plan(doc: PlanDocument) -> PlacedPipeline:
     stated = _stated_pipeline(doc)
     placed = place_pipeline(model, atoms, job, pipeline.micro_batch, choices, placements, stated)
     costs = [placed.cost(idx) for idx in range(len(choices))]
-    tied = tied_step_ns(cluster, tied_bytes(model, job), placements)
-    ends = (0, len(choices) - 1)
-    stages = tuple(
+    stages = [
         SimStage(
             round(cost.forward_s * NS_PER_S),
             round(cost.backward_s * NS_PER_S),
-            round(cost.step_s * NS_PER_S) + (tied if idx in ends else 0),
+            round(cost.step_s * NS_PER_S),
             window,
         )
-        for idx, (cost, window) in enumerate(zip(costs, pipeline.schedule.in_flight, strict=True))
+        for cost, window in zip(costs, pipeline.schedule.in_flight, strict=True)
+    ]
+    again = EdgeBook(cluster).pipeline(
+        placements,
+        placed.boundary_bytes[:-1],
+        tied_bytes(model, job),
+        stages,
+        stated.num_micro_batches,
+        blocking_p2p=stated.blocking_p2p,
     )
-    edges = tuple(
-        placed_edge(cluster, placements[i], placements[i + 1], placed.boundary_bytes[i])
-        for i in range(len(choices) - 1)
-    )
-    again = SimPipeline(stages, edges, stated.num_micro_batches, stated.blocking_p2p)
     return place_pipeline(model, atoms, job, pipeline.micro_batch, choices, placements, again)
 
 

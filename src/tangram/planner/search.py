@@ -17,12 +17,7 @@ from tangram.model.spec import ModelSpec
 from tangram.parallelizers.protocols import StageChoice
 from tangram.planner.candidates import Candidate
 from tangram.planner.compose import Composer
-from tangram.planner.edges import (
-    Boundaries,
-    boundaries,
-    placed_edge,
-    tied_bytes,
-)
+from tangram.planner.edges import Boundaries, boundaries, placed_edge, tied_bytes
 from tangram.planner.lattice import prefix_bound
 from tangram.planner.links import ClassLinks
 from tangram.planner.options import PlanOptions, Pruning
@@ -373,15 +368,18 @@ class Search:
             max(stage.time_ns for stage in times),
         )
         placements = place(traffic.portions, traffic.best_homes())
-        homes = tuple(placement.nodes for placement in placements)
-        edges, tied = traffic.edges(homes), traffic.tied_ns(homes)
-        last = len(times) - 1
-        stages_ns = tuple(
-            SimStage(t.forward_ns, t.backward_ns, t.step_ns + (tied if i in (0, last) else 0), w)
-            for i, (t, w) in enumerate(zip(times, windows, strict=True))
+        pipeline = self._book.pipeline(
+            placements,
+            traffic.bytes_behind,
+            traffic.tied_bytes,
+            [
+                SimStage(t.forward_ns, t.backward_ns, t.step_ns, w)
+                for t, w in zip(times, windows, strict=True)
+            ],
+            problem.num_micro_batches,
+            blocking_p2p=not self.job.overlap_p2p,
         )
-        blocking = not self.job.overlap_p2p
-        return SimPipeline(stages_ns, edges, problem.num_micro_batches, blocking), placements
+        return pipeline, placements
 
     def _best(self) -> Found | None:
         """Simulates the best few once more with shared NICs, until no other can be better."""

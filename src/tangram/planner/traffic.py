@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tangram.cluster.spec import Cluster, Node, Portion
 from tangram.cost.transfer import tied_sync_s
 from tangram.planner.edges import node_edge
-from tangram.planner.placement import Homes, every_homes, improved_homes, packed_homes
-from tangram.simulate.pipeline import SimEdge
+from tangram.planner.placement import Homes, Placement, every_homes, improved_homes, packed_homes
+from tangram.simulate.pipeline import SimEdge, SimPipeline, SimStage
 from tangram.units import NS_PER_S
 
 _Names = tuple[str, ...]
@@ -50,6 +50,44 @@ class EdgeBook:
             self._tied[key] = round(tied_sync_s(self.cluster, first, last, num_bytes) * NS_PER_S)
         return self._tied[key]
 
+    def edges(
+        self, portions: Sequence[Portion], homes: Homes, bytes_behind: Sequence[int]
+    ) -> tuple[SimEdge, ...]:
+        """Returns the edges between the stages of a pipeline; ``bytes_behind`` each stage but the last."""
+        lanes = [portion.gpus_per_node for portion in portions]
+        return tuple(
+            self.edge(homes[i], homes[i + 1], num_bytes, min(lanes[i], lanes[i + 1]))
+            for i, num_bytes in enumerate(bytes_behind)
+        )
+
+    def pipeline(
+        self,
+        placements: Sequence[Placement],
+        bytes_behind: Sequence[int],
+        tied_bytes: int,
+        stages: Sequence[SimStage],
+        num_micro_batches: int,
+        *,
+        blocking_p2p: bool,
+    ) -> SimPipeline:
+        """Returns the pipeline of placed stages.
+
+        Args:
+            placements: Of the stages.
+            bytes_behind: Of the cut behind each stage but the last.
+            tied_bytes: Gradient of a tied embedding, which both ends of several stages keep equal; 0 without.
+            stages: Their times without that, and their windows.
+            num_micro_batches, blocking_p2p: As :class:`~tangram.simulate.pipeline.SimPipeline` has them.
+        """
+        homes = tuple(placement.nodes for placement in placements)
+        timed, last = list(stages), len(stages) - 1
+        if last > 0:
+            tied = self.tied_ns(homes[0], homes[-1], tied_bytes)
+            for end in (0, last):
+                timed[end] = replace(timed[end], step_ns=timed[end].step_ns + tied)
+        edges = self.edges([placement.portion for placement in placements], homes, bytes_behind)
+        return SimPipeline(tuple(timed), edges, num_micro_batches, blocking_p2p)
+
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
@@ -73,11 +111,7 @@ class Traffic:
 
     def edges(self, homes: Homes) -> tuple[SimEdge, ...]:
         """Returns the edges between stages on these nodes."""
-        lanes = [portion.gpus_per_node for portion in self.portions]
-        return tuple(
-            self.book.edge(homes[i], homes[i + 1], num_bytes, min(lanes[i], lanes[i + 1]))
-            for i, num_bytes in enumerate(self.bytes_behind)
-        )
+        return self.book.edges(self.portions, homes, self.bytes_behind)
 
     def tied_ns(self, homes: Homes) -> int:
         """Returns what first and last stage each add to their step end for a tied embedding."""
@@ -89,27 +123,27 @@ class Traffic:
         One round trip over all edges, the tied embedding, and ``m - 1`` periods, each no shorter than any NIC
         is busy with one micro-batch.
         """
-        once_ns, busy_ns = self._load(homes)
-        return once_ns + (self.num_micro_batches - 1) * max(self.pace_ns, busy_ns)
+        return self._total_ns(*self._load(homes))
 
     def best_homes(self) -> Homes:
         """Returns the cheapest homes; where there are very many ways to pack, a good one."""
-        packed = packed_homes(self.portions)
         key = (tuple(_name(portion) for portion in self.portions), self.bytes_behind, self.tied_bytes)
         if key not in self.book.ways:
-            self.book.ways[key] = self._ways(packed)
+            self.book.ways[key] = self._ways()
         ways = self.book.ways[key]
         if not ways:
-            return improved_homes(self.portions, packed, self.cost_ns)
-        pace, m = self.pace_ns, self.num_micro_batches
-        return min(ways, key=lambda way: way[0] + (m - 1) * max(pace, way[1]))[2]
+            return improved_homes(self.portions, packed_homes(self.portions), self.cost_ns)
+        return min(ways, key=lambda way: self._total_ns(way[0], way[1]))[2]
 
-    def _ways(self, packed: Homes) -> list[Way]:
+    def _total_ns(self, once_ns: int, busy_ns: int) -> int:
+        return once_ns + (self.num_micro_batches - 1) * max(self.pace_ns, busy_ns)
+
+    def _ways(self) -> list[Way]:
         """The ways to pack of which none costs more both once and per micro-batch than another; none where
         they are too many to look at.
         """
         ways: list[Way] = []
-        for homes in every_homes(self.portions, packed, _MOST_WAYS) or ():
+        for homes in every_homes(self.portions, packed_homes(self.portions), _MOST_WAYS) or ():
             once_ns, busy_ns = self._load(homes)
             if all(once_ns < way[0] or busy_ns < way[1] for way in ways):
                 ways = [way for way in ways if way[0] < once_ns or way[1] < busy_ns]
