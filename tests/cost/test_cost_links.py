@@ -1,12 +1,13 @@
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import dataclass
+
 import pytest
 from cost_cases import A100, island_of, whole
 
 from tangram.cluster.spec import Portion
 from tangram.cost.constants import cluster_constants, stack_constants
-from tangram.cost.links import CP, DATA, EP, EXPERT_DATA, EXPERT_TP, TP, Links
+from tangram.cost.links import CP, DATA, EP, EXPERT_DATA, EXPERT_TP, TP, Groups, LinkRates
 from tangram.cost.types import StageConfig, StageConfigs
 
 CLUSTER, STACK = cluster_constants(), stack_constants()
@@ -14,12 +15,32 @@ INTRA = 300e9 * CLUSTER.nvlink_efficiency
 NODE = 40e9 * CLUSTER.nic_efficiency
 
 
+@dataclass(frozen=True)
+class Links:
+    """Groups and their rates, for one configuration."""
+
+    groups: Groups
+    rates: LinkRates
+
+    @staticmethod
+    def of(portion: Portion, configs: StageConfigs) -> Links:
+        groups = Groups.of(portion, configs)
+        return Links(groups, LinkRates.of(groups, STACK, CLUSTER))
+
+    def gather_s(self, group: int, num_bytes: float) -> float:
+        remote = self.groups.remote_frac[group, 0] * num_bytes
+        return float(self.rates.latency_s[group, 0] + remote * self.rates.seconds_per_byte[group, 0])
+
+    def all_to_all_s(self, num_bytes: float) -> float:
+        return float(self.rates.latency_s[EP, 0] + num_bytes * self.rates.all_to_all_s_per_byte[0])
+
+
 def links_of(config: StageConfig, num_nodes: int = 2) -> Links:
     return Links.of(whole(island_of(num_nodes=num_nodes, nic=40e9)), StageConfigs.of([config]))
 
 
 def rate(links: Links, group: int) -> float:
-    return 1 / float(links.seconds_per_byte[group, 0])
+    return 1 / float(links.rates.seconds_per_byte[group, 0])
 
 
 def test_tp_stays_in_the_node_and_dp_crosses_with_its_share_of_the_nics() -> None:
@@ -41,13 +62,13 @@ def test_context_groups_lie_between_tp_and_dp() -> None:
     links = links_of(StageConfig(dp=2, tp=2, cp=4))
     assert rate(links, CP) == pytest.approx(INTRA)
     # dp x cp together: 2 groups of 8 ranks, 4 on a node.
-    assert links.size[DATA, 0] == 8
+    assert links.groups.size[DATA, 0] == 8
     assert rate(links, DATA) == pytest.approx(NODE / 2)
 
 
 def test_expert_mesh_reuses_the_same_ranks() -> None:
     links = links_of(StageConfig(dp=8, tp=2, ep=4, expert_tp=2))
-    assert [links.size[g, 0] for g in (EP, EXPERT_TP, EXPERT_DATA)] == [4, 2, 2]
+    assert [links.groups.size[g, 0] for g in (EP, EXPERT_TP, EXPERT_DATA)] == [4, 2, 2]
     assert rate(links, EP) == pytest.approx(INTRA)
     # Each of the 8 GPUs of a node has its only replica on the other node.
     assert rate(links, EXPERT_DATA) == pytest.approx(NODE / 8)
@@ -57,7 +78,7 @@ def test_a_group_that_straddles_nodes_unevenly_counts_its_worst_copy() -> None:
     # 2 groups of 12 on 3 nodes: 8 + 4 and 4 + 8.
     links = links_of(StageConfig(dp=2, tp=1, cp=12), num_nodes=3)
     assert rate(links, CP) == pytest.approx(NODE / 2)
-    assert links.cross_node_frac[CP, 0] == pytest.approx(8 / 12)
+    assert links.groups.cross_node_frac[CP, 0] == pytest.approx(8 / 12)
 
 
 def test_part_of_a_node_needs_no_network() -> None:
@@ -68,20 +89,20 @@ def test_part_of_a_node_needs_no_network() -> None:
 
 def test_time_of_an_all_gather_by_hand() -> None:
     links = links_of(StageConfig(dp=4, tp=4))
-    got = links.gather_s(DATA, np.array([1e9]))[0]
+    got = links.gather_s(DATA, 1e9)
     latency = STACK.collective_launch_s + 5e-6 + 10e-6  # one doubling inside the node, one between two nodes
     assert got == pytest.approx(latency + 0.75 * 1e9 / (NODE / 4), rel=1e-12)
 
 
 def test_a_group_of_one_costs_nothing() -> None:
     links = links_of(StageConfig(dp=16, tp=1))
-    assert links.gather_s(TP, np.array([1e12]))[0] == 0
-    assert links.all_to_all_s(EP, np.array([1e12]))[0] == 0
+    assert links.gather_s(TP, 1e12) == 0
+    assert links.all_to_all_s(1e12) == 0
 
 
 def test_time_of_an_all_to_all_by_hand() -> None:
     links = links_of(StageConfig(dp=16, tp=1, ep=16))
-    got = links.all_to_all_s(EP, np.array([1e9]))[0]
+    got = links.all_to_all_s(1e9)
     latency = STACK.collective_launch_s + 3 * 5e-6 + 10e-6
     # Half of the bytes of each of 8 GPUs leave the node; 7/16 stay inside it meanwhile, and are faster.
     across = 8 * 0.5 * 1e9 / NODE

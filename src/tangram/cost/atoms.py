@@ -16,7 +16,9 @@ import numpy as np
 
 from tangram.cluster.spec import Portion
 from tangram.cost import memory, states, work
+from tangram.cost.constants import constants_of
 from tangram.cost.parts import fill_part, vocab_matrix_params
+from tangram.cost.rates import Rates
 from tangram.cost.setting import Setting
 from tangram.cost.types import AtomCosts, FloatArray, StageConfigs
 from tangram.job import Job
@@ -95,14 +97,16 @@ def itemised_costs(
     """Returns :func:`atom_costs`, and the tied share item by item; arguments as there."""
     setting = Setting.of(model, portion, configs, micro_batch, job)
     layout = _layout(model, atoms)
-    sums = _sums(setting, layout)
-    fields = _fields(setting, sums)
+    work_of = _summed(setting, layout)
+    rates = Rates.of(setting, constants_of(portion.island.gpu))
+    times = rates.times(work_of.table)
+    fields = _fields(setting, rates, work_of, times)
     spread = fields[:, layout.atom_of, :]
-    tied = _tied(setting, layout, sums)
+    tied = _tied(setting, rates, layout, times)
     costs = AtomCosts(
         **dict(zip(_FIELDS, spread, strict=False)),
         components=dict(zip(COMPONENTS, spread[len(_FIELDS) :], strict=True)),
-        reserve_bytes=memory.reserve_bytes(setting),
+        reserve_bytes=memory.reserve_bytes(setting, rates),
         tied_bytes=tied.held.sum(),
         tied_step_s=tied.step.sum(),
     )
@@ -155,7 +159,7 @@ def _layout(model: ModelSpec, atoms: Sequence[Atom]) -> _Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sums:
+class _Work:
     """Work of the distinct atoms.
 
     Attributes:
@@ -168,20 +172,8 @@ class _Sums:
     layer_dense: FloatArray
     layer_expert: FloatArray
 
-    @property
-    def forward_compute_s(self) -> FloatArray:
-        """Forward kernels, without collectives."""
-        seconds: FloatArray = self.table[: len(work.COMPUTE)].sum(axis=0)
-        return seconds
 
-    @property
-    def backward_compute_s(self) -> FloatArray:
-        """Backward kernels, without collectives."""
-        seconds: FloatArray = self.table[work.BACKWARD : work.BACKWARD + len(work.COMPUTE)].sum(axis=0)
-        return seconds
-
-
-def _sums(setting: Setting, layout: _Layout) -> _Sums:
+def _summed(setting: Setting, layout: _Layout) -> _Work:
     """Fills the tables of the distinct parts and adds them up, always in the same order."""
     num_configs, num_distinct = len(setting.configs), len(layout.distinct)
     parts = np.zeros((len(layout.part_owner), work.NUM_ROWS, num_configs))
@@ -198,7 +190,7 @@ def _sums(setting: Setting, layout: _Layout) -> _Sums:
         for layer in _layer_groups(atom, layout.part_of[a]):
             held = sum(parts[part, work.DENSE_PARAMS : work.EXPERT_PARAMS + 1] for part in layer)
             np.maximum(layer_params[:, a], held, out=layer_params[:, a])
-    return _Sums(table, layer_params[0], layer_params[1])
+    return _Work(table, layer_params[0], layer_params[1])
 
 
 def _layer_groups(atom: Atom, part_of: tuple[int, ...]) -> Iterator[list[int]]:
@@ -208,48 +200,52 @@ def _layer_groups(atom: Atom, part_of: tuple[int, ...]) -> Iterator[list[int]]:
         yield [part for _, part in group]
 
 
-def _fields(setting: Setting, sums: _Sums) -> FloatArray:
+def _compute_s(times: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Kernels of forward and of backward, without collectives."""
+    last = work.BACKWARD_S + work.NUM_COMPUTE
+    return times[: work.NUM_COMPUTE].sum(axis=0), times[work.BACKWARD_S : last].sum(axis=0)
+
+
+def _fields(setting: Setting, rates: Rates, work_of: _Work, times: FloatArray) -> FloatArray:
     """Returns all fields, then all components: shape ``(num_fields, num_distinct, num_configs)``."""
-    table = sums.table
-    dense, expert, stored = table[work.DENSE_PARAMS], table[work.EXPERT_PARAMS], table[work.STORED]
-    forward_compute, backward_compute = sums.forward_compute_s, sums.backward_compute_s
-    own_forward = table[: work.BACKWARD].sum(axis=0)
-    own_backward = table[work.BACKWARD : work.NUM_TIMES].sum(axis=0)
-    copy_forward, copy_backward = memory.offload_s(setting, stored, forward_compute, backward_compute)
+    table = work_of.table
+    dense, expert = table[work.DENSE_PARAMS], table[work.EXPERT_PARAMS]
+    stored = memory.stored_bytes(rates, table)
+    forward_compute, backward_compute = _compute_s(times)
+    own_forward = times[: work.BACKWARD_S].sum(axis=0)
+    own_backward = times[work.BACKWARD_S :].sum(axis=0)
+    copy_forward, copy_backward = memory.offload_s(setting, rates, stored, forward_compute, backward_compute)
     hiding = ~setting.configs.offload_activations
-    spare_forward, spare_backward = hiding * forward_compute, hiding * backward_compute
-    zero_forward, zero_backward = states.zero_s(setting, dense, expert, spare_forward, spare_backward)
-    step = states.step_time(setting, dense, expert, spare_forward, spare_backward)
-    held = states.state_bytes(setting, dense, expert)
-    kept = memory.activation_bytes(setting, sums.table, sums.layer_dense, sums.layer_expert)
+    spare = hiding * forward_compute, hiding * backward_compute
+    zero_forward, zero_backward = states.zero_s(setting, rates, dense, expert, *spare)
+    step = states.step_time(setting, rates, dense, expert, *spare)
     fields = np.empty((len(_FIELDS) + len(COMPONENTS), *dense.shape))
     fields[0] = own_forward + zero_forward + copy_forward
     fields[1] = own_backward + zero_backward + copy_backward
     # An atom recomputed in full does not recompute its attention core once more, and its activations do not
     # cross PCIe: backward_s and forward_s hold these, so they are taken off here.
-    saved = setting.configs.selective * table[work.ATTENTION] + copy_forward + copy_backward
+    saved = setting.configs.selective * times[work.ATTENTION_S] + copy_forward + copy_backward
     fields[2] = np.maximum(own_forward - saved, 0.0)
-    fields[3:6] = held
-    fields[6:10] = kept
+    fields[3:6] = states.state_bytes(setting, dense, expert)
+    fields[6:10] = memory.activation_bytes(setting, rates, table, work_of.layer_dense, work_of.layer_expert)
     fields[10] = step.sum()
     components = fields[len(_FIELDS) :]
-    components[: work.BACKWARD] = table[: work.BACKWARD] + table[work.BACKWARD : work.NUM_TIMES]
+    components[: work.BACKWARD_S] = times[: work.BACKWARD_S] + times[work.BACKWARD_S :]
     components[7] = zero_forward + zero_backward
     components[8] = copy_forward + copy_backward
     components[9:13] = step
     return fields
 
 
-def _tied(setting: Setting, layout: _Layout, sums: _Sums) -> TiedShare:
+def _tied(setting: Setting, rates: Rates, layout: _Layout, times: FloatArray) -> TiedShare:
     """The embedding's copy is dropped, so it is the embedding's compute that decides what was hidden."""
     matrix = vocab_matrix_params(setting)
     nothing = np.zeros_like(matrix)
     if not setting.model.tied_embeddings or layout.embedding is None or layout.head is None:
         return TiedShare(states.StateBytes(nothing, nothing, nothing), states.StepTime(*[nothing] * 4))
     hiding = ~setting.configs.offload_activations
-    forward_s = hiding * sums.forward_compute_s[layout.embedding]
-    backward_s = hiding * sums.backward_compute_s[layout.embedding]
+    forward_s, backward_s = (hiding * seconds[layout.embedding] for seconds in _compute_s(times))
     return TiedShare(
         states.state_bytes(setting, matrix, nothing),
-        states.step_time(setting, matrix, nothing, forward_s, backward_s),
+        states.step_time(setting, rates, matrix, nothing, forward_s, backward_s),
     )

@@ -16,7 +16,7 @@ reduce-scatter of their gradients. Causal work is balanced over the ranks.
 from __future__ import annotations
 
 from tangram.cost import links, work
-from tangram.cost.gemm import gemm_s
+from tangram.cost.gemm import fill_gemm
 from tangram.cost.setting import Setting
 from tangram.cost.types import FloatArray
 from tangram.model.spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormKind
@@ -42,10 +42,10 @@ def fill_qkv(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     """Norm and query/key/value projection: fills the part's table, shape ``(NUM_ROWS, num_configs)``."""
     hidden, element = setting.model.hidden_size, setting.element_bytes
     columns = _qkv_columns(setting, layer.attention)
-    table[work.MATMUL], table[work.MATMUL + work.BACKWARD] = gemm_s(setting, setting.tokens, columns, hidden)
+    fill_gemm(table, work.GEMM, setting.tokens, columns, hidden)
     residual_bytes = setting.shard_tokens * (hidden * element)
-    fill_elementwise(setting, table, 6 * residual_bytes)
-    fill_launch(setting, table, QKV_LAUNCH)
+    fill_elementwise(table, 6 * residual_bytes)
+    fill_launch(table, QKV_LAUNCH)
     fill_tp(setting, table)
     table[work.STORED] = 2 * residual_bytes
     table[work.INPUT] = residual_bytes
@@ -56,11 +56,13 @@ def fill_core(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     """Rotary embedding and scores times values: fills the part's table."""
     element, attention = setting.element_bytes, layer.attention
     qkv_bytes = setting.tokens * _qkv_columns(setting, attention) * element
-    fill_elementwise(setting, table, 3 * qkv_bytes)
-    fill_launch(setting, table, CORE_LAUNCH)
+    fill_elementwise(table, 3 * qkv_bytes)
+    fill_launch(table, CORE_LAUNCH)
     kv_bytes = setting.tokens * setting.cp * ((2 * attention.kv_width * element) / setting.tp)
-    gather_s = setting.links.gather_s(links.CP, kv_bytes)
-    table[work.CP], table[work.CP + work.BACKWARD] = gather_s, 2 * gather_s
+    gathered_bytes = setting.groups.remote_frac[links.CP] * kv_bytes
+    for times, back in ((1, 0), (2, work.BACKWARD)):
+        table[work.CP_CALLS + back] = times
+        table[work.CP_BYTES + back] = times * gathered_bytes
     table[work.STORED] = qkv_bytes
     table[work.INPUT] = qkv_bytes
     table[work.TRANSIENT] = 2 * (qkv_bytes + kv_bytes)
@@ -74,9 +76,9 @@ def fill_out(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     """Output projection and residual: fills the part's table."""
     hidden, element = setting.model.hidden_size, setting.element_bytes
     width = layer.attention.query_width / setting.tp
-    table[work.MATMUL], table[work.MATMUL + work.BACKWARD] = gemm_s(setting, setting.tokens, hidden, width)
-    fill_elementwise(setting, table, setting.shard_tokens * (4 * hidden * element))
-    fill_launch(setting, table, OUT_LAUNCH)
+    fill_gemm(table, work.GEMM, setting.tokens, hidden, width)
+    fill_elementwise(table, setting.shard_tokens * (4 * hidden * element))
+    fill_launch(table, OUT_LAUNCH)
     fill_tp(setting, table)
     input_bytes = setting.tokens * width * element
     table[work.STORED] = input_bytes + setting.shard_tokens * (hidden * dropout_mask_bytes(layer))
@@ -84,21 +86,22 @@ def fill_out(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     table[work.TRANSIENT] = setting.tokens * (2 * hidden + width) * element
 
 
-def fill_elementwise(setting: Setting, table: FloatArray, num_bytes: FloatArray) -> None:
-    """Fills the element-wise rows: ``num_bytes`` forward, twice as much backward."""
-    seconds = num_bytes * setting.stream_s_per_byte
-    table[work.ELEMENTWISE], table[work.ELEMENTWISE + work.BACKWARD] = seconds, 2 * seconds
+def fill_elementwise(table: FloatArray, num_bytes: FloatArray, row: int = work.STREAM) -> None:
+    """Fills a pair of element-wise rows: ``num_bytes`` forward, twice as much backward."""
+    table[row], table[row + work.BACKWARD] = num_bytes, 2 * num_bytes
 
 
-def fill_launch(setting: Setting, table: FloatArray, share: float) -> None:
-    """Fills the launch rows with a share of a layer's launch time per pass."""
-    table[work.LAUNCH] = table[work.LAUNCH + work.BACKWARD] = share * setting.stack.launch_s
+def fill_launch(table: FloatArray, share: float, row: int = work.LAUNCH) -> None:
+    """Fills a pair of launch rows with a share of a layer's launches per pass."""
+    table[row] = table[row + work.BACKWARD] = share
 
 
 def fill_tp(setting: Setting, table: FloatArray) -> None:
     """Fills the tensor-parallel rows: one all-gather or reduce-scatter of the residual stream per pass."""
     total_bytes = setting.tokens * (setting.model.hidden_size * setting.element_bytes)
-    table[work.TP] = table[work.TP + work.BACKWARD] = setting.links.gather_s(links.TP, total_bytes)
+    for back in (0, work.BACKWARD):
+        table[work.TP_CALLS + back] = 1
+        table[work.TP_BYTES + back] = setting.groups.remote_frac[links.TP] * total_bytes
 
 
 def dropout_mask_bytes(layer: LayerSpec) -> float:
@@ -119,23 +122,19 @@ def _score_flop(setting: Setting, attention: AttentionSpec) -> FloatArray:
 
 
 def _fill_flash(setting: Setting, attention: AttentionSpec, table: FloatArray) -> None:
-    rate = setting.achieved_flop_per_s * setting.gpu.flash_efficiency
-    forward = _score_flop(setting, attention) * (0.5 / rate)
-    table[work.ATTENTION] = forward
-    table[work.ATTENTION + work.BACKWARD] = FLASH_BACKWARD_RATIO * forward
+    forward = 0.5 * _score_flop(setting, attention)
+    table[work.FLASH] = forward
+    table[work.FLASH + work.BACKWARD] = FLASH_BACKWARD_RATIO * forward
     table[work.DROPPABLE] = setting.tokens * (LOG_SUM_BYTES * attention.num_heads) / setting.tp
 
 
 def _fill_unfused(setting: Setting, attention: AttentionSpec, table: FloatArray) -> None:
     """All scores are computed, masked or not; softmax output, dropout's mask and its output are kept."""
     element = setting.element_bytes
-    rate = setting.achieved_flop_per_s * setting.gpu.unfused_efficiency
-    product_s = _score_flop(setting, attention) / rate
+    flop = _score_flop(setting, attention)
+    table[work.UNFUSED], table[work.UNFUSED + work.BACKWARD] = flop, 2 * flop
     scores = setting.tokens * (attention.num_heads * setting.job.seq_len) / setting.tp
-    wide = element / 2 * setting.gpu.memory_efficiency / setting.gpu.score_efficiency
-    memory_s = scores * (wide * setting.stream_s_per_byte)
-    forward = product_s + SCORE_FORWARD_BYTES * memory_s
-    table[work.ATTENTION] = forward
-    table[work.ATTENTION + work.BACKWARD] = 2 * product_s + SCORE_BACKWARD_BYTES * memory_s
+    table[work.SCORES] = scores * (SCORE_FORWARD_BYTES * element / 2)
+    table[work.SCORES + work.BACKWARD] = scores * (SCORE_BACKWARD_BYTES * element / 2)
     table[work.DROPPABLE] = (2 * element + 1) * scores
     table[work.TRANSIENT] += 2 * element * scores

@@ -33,6 +33,8 @@ class GpuConstants:
     unfused_efficiency: float
     score_efficiency: float
     memory_efficiency: float
+    fp8_efficiency: float
+    fp8_overhead_rows: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +81,15 @@ class ClusterConstants:
         return self.pcie_efficiency if "pci" in lowered else self.other_efficiency
 
 
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """One of each shelf: what the cost model needs for a stage."""
+
+    gpu: GpuConstants
+    stack: StackConstants
+    cluster: ClusterConstants
+
+
 _Shelf = TypeVar("_Shelf", GpuConstants, StackConstants, ClusterConstants)
 
 
@@ -95,6 +106,11 @@ def stack_constants() -> StackConstants:
 def cluster_constants() -> ClusterConstants:
     """Returns the constants of an uncalibrated cluster."""
     return _cluster_shelf()
+
+
+def constants_of(gpu: GpuSpec) -> Constants:
+    """Returns the shipped constants for stages on a GPU."""
+    return Constants(gpu_constants(gpu), stack_constants(), cluster_constants())
 
 
 def family_shelf(gpu: GpuSpec) -> str:

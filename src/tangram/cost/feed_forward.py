@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tangram.cost import work
 from tangram.cost.attention import dropout_mask_bytes, fill_elementwise, fill_launch, fill_tp
-from tangram.cost.gemm import gemm_s
+from tangram.cost.gemm import fill_gemm
 from tangram.cost.setting import Setting
 from tangram.cost.types import FloatArray
 from tangram.model.spec import FeedForwardSpec, LayerSpec
@@ -25,10 +25,10 @@ def fill_up(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     """Norm and up (and gate) projection: fills the part's table, shape ``(NUM_ROWS, num_configs)``."""
     hidden, element, block = setting.model.hidden_size, setting.element_bytes, _dense(layer)
     columns = block.num_up_matrices * block.intermediate_size / setting.tp
-    table[work.MATMUL], table[work.MATMUL + work.BACKWARD] = gemm_s(setting, setting.tokens, columns, hidden)
+    fill_gemm(table, work.GEMM, setting.tokens, columns, hidden)
     residual_bytes = setting.shard_tokens * (hidden * element)
-    fill_elementwise(setting, table, 6 * residual_bytes)
-    fill_launch(setting, table, UP_LAUNCH)
+    fill_elementwise(table, 6 * residual_bytes)
+    fill_launch(table, UP_LAUNCH)
     fill_tp(setting, table)
     table[work.STORED] = 2 * residual_bytes
     table[work.INPUT] = residual_bytes
@@ -39,11 +39,11 @@ def fill_down(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     """Activation, down projection and residual: fills the part's table."""
     hidden, element, block = setting.model.hidden_size, setting.element_bytes, _dense(layer)
     width = block.intermediate_size / setting.tp
-    table[work.MATMUL], table[work.MATMUL + work.BACKWARD] = gemm_s(setting, setting.tokens, hidden, width)
+    fill_gemm(table, work.GEMM, setting.tokens, hidden, width)
     up_bytes = setting.tokens * width * (block.num_up_matrices * element)
     residual_bytes = setting.shard_tokens * (hidden * element)
-    fill_elementwise(setting, table, 4 * residual_bytes + ACTIVATION_ELEMENTS * up_bytes)
-    fill_launch(setting, table, DOWN_LAUNCH)
+    fill_elementwise(table, 4 * residual_bytes + ACTIVATION_ELEMENTS * up_bytes)
+    fill_launch(table, DOWN_LAUNCH)
     fill_tp(setting, table)
     kept_bytes = up_bytes + setting.tokens * width * element
     table[work.STORED] = kept_bytes + setting.shard_tokens * (hidden * dropout_mask_bytes(layer))

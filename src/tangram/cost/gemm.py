@@ -6,36 +6,54 @@ A product of M x K by K x N takes
 
 with ``rate`` the GPU's achieved matrix rate times ``gemm_efficiency``, and ``mu`` the family's
 ``gemm_overhead_rows``. ``mu`` is near the ridge point, so a product of few rows costs what reading its
-weights costs: the memory side of the roofline. ``constants.json`` says how well this form fitted public rows.
+weights costs: the memory side of the roofline.
+
+Multiplied out, that is FLOP, plus ``mu`` times ``2 (M + N) K``, plus ``mu`` squared times ``2 K``: three
+counts that know nothing of the GPU.
 """
 
 from __future__ import annotations
 
-from tangram.cost.setting import Setting
+from tangram.cost import work
 from tangram.cost.types import FloatArray
 
 Size = FloatArray | float
 
 
-def gemm_s(setting: Setting, rows: FloatArray, columns: Size, inner: Size) -> tuple[FloatArray, FloatArray]:
-    """Returns forward and backward time of a linear map from ``inner`` to ``columns`` features.
+def fill_gemm(table: FloatArray, first_row: int, rows: FloatArray, columns: Size, inner: Size) -> None:
+    """Adds a linear map from ``inner`` to ``columns`` features to three rows of a part's table.
 
     Backward is two products: the gradient of the input (rows x columns by columns x inner) and of the weights
     (inner x rows by rows x columns).
 
     Args:
-        setting: Rates.
+        table: Shape ``(NUM_ROWS, num_configs)``.
+        first_row: ``GEMM`` or ``HEAD``.
         rows: Tokens; shape ``(num_configs,)``.
         columns, inner: Features on one rank; scalars or shape ``(num_configs,)``.
-
-    Returns:
-        Two arrays of shape ``(num_configs,)``, in seconds.
     """
-    overhead = setting.gpu.gemm_overhead_rows
-    per_flop = 2 / (setting.achieved_flop_per_s * setting.gpu.gemm_efficiency)
-    wide_rows = (rows + overhead) * per_flop
-    wide_columns, wide_inner = columns + overhead, inner + overhead
-    forward = wide_rows * wide_columns * inner
-    input_gradient = wide_rows * wide_inner * columns
-    weight_gradient = rows * per_flop * wide_inner * wide_columns
-    return forward, input_gradient + weight_gradient
+    flop = 2 * rows * columns * inner
+    back = first_row + work.BACKWARD
+    table[first_row] += flop
+    table[first_row + 1] += 2 * (rows + columns) * inner
+    table[first_row + 2] += 2 * inner
+    table[back] += 2 * flop
+    table[back + 1] += 2 * ((rows + inner) * columns + (inner + columns) * rows)
+    table[back + 2] += 2 * (columns + rows)
+
+
+def fill_expert_gemm(table: FloatArray, count: Size, rows: FloatArray, columns: Size, inner: Size) -> None:
+    """Adds ``count`` products of routed experts, with what grows with the number of rows apart; arguments as
+    above.
+    """
+    flop = count * (2 * rows * columns * inner)
+    back = work.EXPERT + work.BACKWARD
+    table[work.EXPERT] += flop
+    table[work.EXPERT_MU] += count * (2 * rows * inner)
+    table[work.EXPERT_ROWLESS_MU] += count * (2 * columns * inner)
+    table[work.EXPERT_ROWLESS_MU2] += count * (2 * inner)
+    table[back] += 2 * flop
+    table[work.EXPERT_MU + work.BACKWARD] += count * (2 * rows * (columns + inner + columns))
+    table[work.EXPERT_MU2 + work.BACKWARD] += count * (2 * rows)
+    table[work.EXPERT_ROWLESS_MU + work.BACKWARD] += count * (2 * inner * columns)
+    table[work.EXPERT_ROWLESS_MU2 + work.BACKWARD] += count * (2 * columns)

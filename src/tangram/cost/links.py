@@ -1,4 +1,4 @@
-"""Process groups of a stage, and the time of their collectives.
+"""Process groups of a stage, and the rates of their collectives.
 
 Ranks lie on nodes in row-major order of the mesh (dp, cp, tp), tp innermost; experts re-slice the same ranks
 as (expert_dp, ep, expert_tp). A group of ``size`` ranks, ``stride`` apart, has ``gcd(size, GPUs per node /
@@ -18,86 +18,108 @@ from dataclasses import dataclass
 import numpy as np
 
 from tangram.cluster.spec import Portion
-from tangram.cost.constants import cluster_constants, stack_constants
-from tangram.cost.types import FloatArray, IntArray, StageConfigs
+from tangram.cost.constants import ClusterConstants, StackConstants
+from tangram.cost.types import FloatArray, IntArray, Number, StageConfigs
 
 TP, CP, DATA, EP, EXPERT_TP, EXPERT_DATA = range(6)
-"""Rows of :class:`Links`. DATA is dp and cp together: what gradients are reduced over."""
+"""Rows of :class:`Groups` and :class:`LinkRates`. DATA is dp and cp together: what gradients are reduced
+over."""
 
 
 @dataclass(frozen=True, slots=True)
-class Links:
-    """The groups of a stage under every configuration; arrays of shape ``(6, num_configs)``.
+class Groups:
+    """How the groups of a stage lie under every configuration, and what the links between them are stated to
+    carry.
 
     Attributes:
-        size: Ranks of a group.
-        remote_frac: Share of the bytes that come from other ranks, ``(size - 1) / size``.
-        cross_node_frac: Share that comes from other nodes.
-        seconds_per_byte: Of a ring collective, per byte of ``remote_frac``.
-        latency_s: Of one collective; 0 for a group of one.
-        intra_seconds_per_byte: Inside a node; a scalar.
-        cross_seconds_per_byte: Per GPU, when all GPUs of a node talk to other nodes at once; a scalar.
+        size: Ranks of a group; arrays of shape ``(6, num_configs)``, as the next ones.
+        in_node: Of these on one node.
+        nodes: Nodes touched.
+        per_node: GPUs of the stage on one node; a scalar, as the next ones, or shape ``(num_configs,)``.
+        intra_bytes_per_s: Between two GPUs of the node.
+        egress_bytes_per_s: Of one node.
+        intra_latency_s, inter_latency_s: Of one message.
+        intra_kind: Of the link in the node.
     """
 
     size: FloatArray
-    remote_frac: FloatArray
-    cross_node_frac: FloatArray
-    seconds_per_byte: FloatArray
-    latency_s: FloatArray
-    intra_seconds_per_byte: float
-    cross_seconds_per_byte: float
+    in_node: FloatArray
+    nodes: FloatArray
+    per_node: Number
+    intra_bytes_per_s: Number
+    egress_bytes_per_s: Number
+    intra_latency_s: Number
+    inter_latency_s: Number
+    intra_kind: str
 
     @staticmethod
-    def of(portion: Portion, configs: StageConfigs) -> Links:
+    def of(portion: Portion, configs: StageConfigs) -> Groups:
         """Places the groups of every configuration on the portion."""
-        island, constants = portion.island, cluster_constants()
-        per_node = portion.gpus_per_node
+        island = portion.island
         size, stride = _groups(configs)
-        in_node = np.gcd(size, np.maximum(per_node // stride, 1))
-        nodes = size // in_node
-        intra = 1 / (island.intra_bandwidth_bytes_per_s * constants.intra_efficiency(_intra_kind(portion)))
-        egress = min(island.nic_bandwidth_bytes_per_s, island.inter_bandwidth_bytes_per_s)
-        cross = per_node / (egress * constants.nic_efficiency)
-        # A node holds per_node / in_node groups of each kind: each gets that share of the NICs.
-        seconds_per_byte = np.where(nodes > 1, np.maximum(cross / in_node, intra), intra)
-        hops_s = (
-            _log2_ceil(in_node) * island.intra_latency_s
-            + _log2_ceil(nodes) * island.inter_latency_s
-            + stack_constants().collective_launch_s
-        )
-        return Links(
+        in_node = np.gcd(size, np.maximum(portion.gpus_per_node // stride, 1))
+        return Groups(
             size=size.astype(np.float64),
-            remote_frac=(size - 1) / size,
-            cross_node_frac=(size - in_node) / size,
-            seconds_per_byte=seconds_per_byte,
-            latency_s=np.where(size > 1, hops_s, 0.0),
-            intra_seconds_per_byte=intra,
-            cross_seconds_per_byte=cross,
+            in_node=in_node.astype(np.float64),
+            nodes=(size // in_node).astype(np.float64),
+            per_node=float(portion.gpus_per_node),
+            intra_bytes_per_s=island.intra_bandwidth_bytes_per_s,
+            egress_bytes_per_s=min(island.nic_bandwidth_bytes_per_s, island.inter_bandwidth_bytes_per_s),
+            intra_latency_s=island.intra_latency_s,
+            inter_latency_s=island.inter_latency_s,
+            intra_kind=island.nodes[0].intra_kind,
         )
 
-    def gather_s(self, group: int, total_bytes: FloatArray) -> FloatArray:
-        """Time of an all-gather to ``total_bytes`` on every rank, or of a reduce-scatter of as much (ring).
+    @property
+    def remote_frac(self) -> FloatArray:
+        """Share of a collective's bytes that come from other ranks, ``(size - 1) / size``."""
+        share: FloatArray = (self.size - 1) / self.size
+        return share
 
-        Args:
-            group: A row, for example ``TP``.
-            total_bytes: Shape ``(num_configs,)``.
+    @property
+    def cross_node_frac(self) -> FloatArray:
+        """Share that comes from other nodes."""
+        share: FloatArray = (self.size - self.in_node) / self.size
+        return share
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRates:
+    """What a collective costs; arrays of shape ``(6, num_configs)`` unless stated.
+
+    Attributes:
+        latency_s: Of one collective; 0 for a group of one.
+        seconds_per_byte: Of a ring collective, per byte that a rank gets from others.
+        all_to_all_s_per_byte: Of an all-to-all of the EP group, per byte that a rank sends, itself included;
+            shape ``(num_configs,)``.
+    """
+
+    latency_s: FloatArray
+    seconds_per_byte: FloatArray
+    all_to_all_s_per_byte: FloatArray
+
+    @staticmethod
+    def of(groups: Groups, stack: StackConstants, cluster: ClusterConstants) -> LinkRates:
+        """Applies the constants of the stack and of the cluster.
+
+        In an all-to-all bytes inside the node and bytes across nodes move at the same time; the slower part
+        counts.
         """
-        volume = self.remote_frac[group] * total_bytes
-        seconds: FloatArray = self.latency_s[group] + volume * self.seconds_per_byte[group]
-        return seconds
-
-    def all_to_all_s(self, group: int, rank_bytes: FloatArray) -> FloatArray:
-        """Time of an all-to-all: a rank sends ``rank_bytes``, spread evenly over the group, itself included.
-
-        Bytes inside the node and bytes across nodes move at the same time; the slower part counts.
-        """
-        cross = self.cross_node_frac[group]
-        inside_s = (self.remote_frac[group] - cross) * self.intra_seconds_per_byte
-        across_s = cross * self.cross_seconds_per_byte
-        efficiency = cluster_constants().all_to_all_efficiency
-        per_byte = np.maximum(inside_s, across_s) / efficiency
-        seconds: FloatArray = self.latency_s[group] + rank_bytes * per_byte
-        return seconds
+        intra = 1 / (groups.intra_bytes_per_s * cluster.intra_efficiency(groups.intra_kind))
+        cross = groups.per_node / (groups.egress_bytes_per_s * cluster.nic_efficiency)
+        # A node holds per_node / in_node groups of each kind: each gets that share of the NICs.
+        ring = np.where(groups.nodes > 1, np.maximum(cross / groups.in_node, intra), intra)
+        hops_s = (
+            _log2_ceil(groups.in_node) * groups.intra_latency_s
+            + _log2_ceil(groups.nodes) * groups.inter_latency_s
+            + stack.collective_launch_s
+        )
+        inside, across = groups.remote_frac[EP] - groups.cross_node_frac[EP], groups.cross_node_frac[EP]
+        return LinkRates(
+            latency_s=np.where(groups.size > 1, hops_s, 0.0),
+            seconds_per_byte=ring,
+            all_to_all_s_per_byte=np.maximum(inside * intra, across * cross) / cluster.all_to_all_efficiency,
+        )
 
 
 def _groups(configs: StageConfigs) -> tuple[IntArray, IntArray]:
@@ -110,11 +132,7 @@ def _groups(configs: StageConfigs) -> tuple[IntArray, IntArray]:
     return size, stride
 
 
-def _intra_kind(portion: Portion) -> str:
-    return portion.island.nodes[0].intra_kind
-
-
-def _log2_ceil(count: IntArray) -> IntArray:
+def _log2_ceil(count: FloatArray) -> FloatArray:
     """The smallest k with 2**k >= count, exactly: the bits of ``count - 1``."""
-    exponent: IntArray = np.frexp((count - 1).astype(np.float64))[1].astype(np.int64)
+    exponent: FloatArray = np.frexp(count - 1)[1].astype(np.float64)
     return exponent

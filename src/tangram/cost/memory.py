@@ -6,7 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tangram.cost import links, work
+from tangram.cost import work
+from tangram.cost.rates import Rates
 from tangram.cost.setting import Setting
 from tangram.cost.types import FloatArray
 
@@ -29,8 +30,14 @@ class ActivationBytes(NamedTuple):
     recompute_workspace: FloatArray
 
 
+def stored_bytes(rates: Rates, table: FloatArray) -> FloatArray:
+    """Returns what atoms keep for the backward pass per micro-batch; ``(num_atoms, num_configs)``."""
+    kept: FloatArray = table[work.STORED] + rates.imbalance * table[work.EXPERT_STORED]
+    return kept
+
+
 def activation_bytes(
-    setting: Setting, table: FloatArray, layer_dense: FloatArray, layer_expert: FloatArray
+    setting: Setting, rates: Rates, table: FloatArray, layer_dense: FloatArray, layer_expert: FloatArray
 ) -> ActivationBytes:
     """Returns what atoms keep per micro-batch, and what they need while they run.
 
@@ -43,59 +50,73 @@ def activation_bytes(
 
     Args:
         setting: Degrees and dtypes.
+        rates: What the stack adds.
         table: Work of the atoms, shape ``(NUM_ROWS, num_atoms, num_configs)``.
         layer_dense, layer_expert: Parameters of the largest layer of each atom, shape ``(num_atoms,
             num_configs)``.
     """
-    stored, offloaded = table[work.STORED], setting.configs.offload_activations
-    buffers = _zero_workspace_bytes(setting, layer_dense, layer_expert)
+    stored, offloaded = stored_bytes(rates, table), setting.configs.offload_activations
+    buffers = _zero_workspace_bytes(setting, rates, layer_dense, layer_expert)
     buffers += offloaded * (OFFLOAD_BUFFERS * stored)
     rerun = stored + setting.configs.selective * table[work.DROPPABLE]
+    own = np.maximum(_head_bytes(setting, rates, table), rates.imbalance * table[work.EXPERT_TRANSIENT])
     return ActivationBytes(
         stored=np.where(offloaded, 0.0, stored),
         recomputed_stored=table[work.INPUT],
-        workspace=table[work.TRANSIENT] + buffers,
-        recompute_workspace=table[work.RERUN_TRANSIENT] + buffers + rerun,
+        workspace=np.maximum(table[work.TRANSIENT], own) + buffers,
+        recompute_workspace=np.maximum(table[work.RERUN_TRANSIENT], own) + buffers + rerun,
     )
 
 
 def offload_s(
-    setting: Setting, stored: FloatArray, forward_s: FloatArray, backward_s: FloatArray
+    setting: Setting, rates: Rates, stored: FloatArray, forward_s: FloatArray, backward_s: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
     """Returns what copying activations to the host in forward, and back in backward, adds to either.
 
     That is where a copy takes longer than the compute beside it.
 
     Args:
-        setting: Rates.
+        setting: Which configurations offload.
+        rates: Of copies, and what hides them.
         stored: Bytes of the atoms per micro-batch; shape ``(num_atoms, num_configs)``, as all others.
         forward_s, backward_s: Compute that hides the copies.
     """
-    copy_s = stored * (setting.configs.offload_activations * setting.host_copy_s_per_byte)
-    hides = setting.stack.compute_hides_frac
+    copy_s = stored * (setting.configs.offload_activations * rates.host_copy_s_per_byte)
+    hides = rates.stack.compute_hides_frac
     return np.maximum(copy_s - hides * forward_s, 0.0), np.maximum(copy_s - hides * backward_s, 0.0)
 
 
-def reserve_bytes(setting: Setting) -> FloatArray:
+def reserve_bytes(setting: Setting, rates: Rates) -> FloatArray:
     """Returns what every GPU of the stage loses, whatever it computes; shape ``(num_configs,)``.
 
     That is context, communicators (one per group of more than one rank, and one for the pipeline), buffers of
     the pipeline's boundaries, and fragmentation.
     """
-    stack, model = setting.stack, setting.model
-    groups = setting.links.size if model.has_moe else setting.links.size[: links.EP]
-    communicators = 1.0 + (groups > 1).sum(axis=0)
-    boundary_bytes = BOUNDARY_BUFFERS * model.hidden_size * setting.element_bytes * setting.shard_tokens
-    lost_bytes = stack.fragmentation_frac * setting.portion.island.gpu.usable_memory_bytes
+    stack = rates.stack
+    communicators = 1.0 + setting.num_communicators
+    boundary_bytes = BOUNDARY_BUFFERS * setting.residual_bytes
+    lost_bytes = stack.fragmentation_frac * setting.hardware.usable_memory_bytes
     reserved: FloatArray = stack.communicator_bytes * communicators + boundary_bytes
     return stack.context_bytes + lost_bytes + reserved
 
 
-def _zero_workspace_bytes(setting: Setting, layer_dense: FloatArray, layer_expert: FloatArray) -> FloatArray:
+def _head_bytes(setting: Setting, rates: Rates, table: FloatArray) -> FloatArray:
+    """Transients of the LM head: logits, their copies and gradients, and the gradient of its matrix."""
+    stack = rates.stack
+    per_logit = stack.logit_fixed_bytes + stack.logit_element_ratio * setting.element_bytes
+    transient: FloatArray = (
+        table[work.LOGITS] * per_logit + table[work.HEAD_WEIGHTS] * stack.head_gradient_bytes
+    )
+    return transient
+
+
+def _zero_workspace_bytes(
+    setting: Setting, rates: Rates, layer_dense: FloatArray, layer_expert: FloatArray
+) -> FloatArray:
     """Parameters without other replicas need neither gathering nor buckets."""
     dense = layer_dense * (setting.data_ranks > 1)
     shared = dense + layer_expert * (setting.expert_data_ranks > 1)
     gradient_bytes = setting.gradient_bytes * shared
-    bucket_bytes = np.minimum(gradient_bytes, setting.stack.gradient_bucket_bytes)
+    bucket_bytes = np.minimum(gradient_bytes, rates.stack.gradient_bucket_bytes)
     gathered_bytes = GATHERED_LAYERS * setting.element_bytes * shared + gradient_bytes
     return np.where(setting.configs.zero >= 3, gathered_bytes, bucket_bytes)

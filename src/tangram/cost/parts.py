@@ -50,7 +50,8 @@ def _apply_selective(setting: Setting, table: FloatArray) -> None:
     selective = setting.configs.selective
     table[work.STORED] += ~selective * table[work.DROPPABLE]
     table[work.TRANSIENT] += selective * table[work.DROPPABLE]
-    table[work.ATTENTION + work.BACKWARD] += selective * table[work.ATTENTION]
+    for row in (work.FLASH, work.UNFUSED, work.SCORES):
+        table[row + work.BACKWARD] += selective * table[row]
 
 
 def _fill_params(setting: Setting, atom_part: AtomPart, table: FloatArray) -> None:

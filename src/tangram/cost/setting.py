@@ -7,16 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tangram.cluster.spec import GpuSpec, Portion
-from tangram.cost.constants import (
-    GpuConstants,
-    StackConstants,
-    cluster_constants,
-    gpu_constants,
-    matmul_flop_per_s,
-    stack_constants,
-)
-from tangram.cost.links import Links
-from tangram.cost.types import FloatArray, StageConfigs
+from tangram.cost.constants import matmul_flop_per_s
+from tangram.cost.links import EP, EXPERT_DATA, Groups
+from tangram.cost.types import BoolArray, FloatArray, Number, StageConfigs
 from tangram.job import Job, Precision
 from tangram.model.spec import ModelSpec
 from tangram.model.vocabulary import PADDING_MULTIPLE
@@ -35,45 +28,82 @@ def attention_kernel(gpu: GpuSpec, precision: Precision) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class Hardware:
+    """What a GPU and its node are stated to do; scalars, or arrays of shape ``(num_configs,)``.
+
+    Attributes:
+        achieved_flop_per_s: Of large matrix products in the job's precision: the catalogue's achieved rate,
+            not the peak.
+        wide_flop_per_s: The same at 16 bit where the job's precision has less.
+        memory_bandwidth_bytes_per_s: Of the device.
+        pcie_bytes_per_s: Between GPU and host.
+        usable_memory_bytes: Of the device.
+        gpus_per_node: Of the island.
+    """
+
+    achieved_flop_per_s: Number
+    wide_flop_per_s: Number
+    memory_bandwidth_bytes_per_s: Number
+    pcie_bytes_per_s: Number
+    usable_memory_bytes: Number
+    gpus_per_node: Number
+
+    @staticmethod
+    def of(portion: Portion, precision: Precision) -> Hardware:
+        """Reads the catalogue.
+
+        Raises:
+            InputError: The GPU has no arithmetic in this precision.
+        """
+        gpu = portion.island.gpu
+        achieved = matmul_flop_per_s(gpu, precision)
+        return Hardware(
+            achieved_flop_per_s=achieved,
+            wide_flop_per_s=achieved,
+            memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
+            pcie_bytes_per_s=gpu.pcie_bytes_per_s,
+            usable_memory_bytes=float(gpu.usable_memory_bytes),
+            gpus_per_node=float(portion.island.gpus_per_node),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """One portion, one micro-batch, many configurations; arrays of shape ``(num_configs,)``.
 
+    No constant of the cost model is in it: a setting says what is done where,
+        :class:`tangram.cost.rates.Rates` how
+    fast.
+
     Attributes:
-        model, portion, configs, job: As asked.
-        gpu, stack: Constants.
-        links: Process groups.
+        model, configs, job: As asked.
+        hardware: Stated figures of the GPU.
+        groups: Process groups.
         flash: Whether attention runs a fused kernel.
+        is_fp8: Whether the products of layers run at 8 bit.
         element_bytes: Of an activation or a weight.
         gradient_bytes, optimizer_bytes: Per parameter.
-        achieved_flop_per_s: Of large matrix products: the catalogue's achieved rate, not the peak.
-        stream_s_per_byte: Of element-wise kernels.
-        host_copy_s_per_byte: Between GPU and host.
-        host_update_s_per_byte: Of an optimizer in host memory, per GPU; all GPUs of the node are taken to do
-            the same.
         tp, cp, ep, expert_tp: Degrees, as floats.
         samples: Of the micro-batch on one rank.
         tokens: Of the micro-batch on one tensor-parallel group.
         shard_tokens: Of the micro-batch on one rank where activations are sharded over tp (sequence
             parallel).
         data_ranks, expert_data_ranks: Over which ZeRO shards dense and expert parameters.
+        num_communicators: Process groups of more than one rank.
+        residual_bytes: Of the residual stream of the micro-batch on one rank.
         vocab_rows: Rows of the vocabulary matrices on one rank, padded.
     """
 
     model: ModelSpec
-    portion: Portion
     configs: StageConfigs
     job: Job
-    gpu: GpuConstants
-    stack: StackConstants
-    links: Links
+    hardware: Hardware
+    groups: Groups
     flash: bool
-    element_bytes: float
-    gradient_bytes: float
-    optimizer_bytes: float
-    achieved_flop_per_s: float
-    stream_s_per_byte: float
-    host_copy_s_per_byte: float
-    host_update_s_per_byte: float
+    is_fp8: bool | BoolArray
+    element_bytes: Number
+    gradient_bytes: Number
+    optimizer_bytes: Number
     tp: FloatArray
     cp: FloatArray
     ep: FloatArray
@@ -83,6 +113,8 @@ class Setting:
     shard_tokens: FloatArray
     data_ranks: FloatArray
     expert_data_ranks: FloatArray
+    num_communicators: FloatArray
+    residual_bytes: FloatArray
     vocab_rows: FloatArray
 
     @staticmethod
@@ -99,9 +131,7 @@ class Setting:
         Raises:
             InputError: The GPU has no arithmetic in the job's precision.
         """
-        spec = portion.island.gpu
-        gpu, stack, cluster = gpu_constants(spec), stack_constants(), cluster_constants()
-        links = Links.of(portion, configs)
+        groups = Groups.of(portion, configs)
         degrees = (configs.tp, configs.cp, configs.ep, configs.expert_tp)
         tp, cp, ep, expert_tp = (degree.astype(np.float64) for degree in degrees)
         samples = micro_batch / configs.dp
@@ -110,20 +140,15 @@ class Setting:
         block = PADDING_MULTIPLE * configs.tp
         return Setting(
             model=model,
-            portion=portion,
             configs=configs,
             job=job,
-            gpu=gpu,
-            stack=stack,
-            links=links,
-            flash=attention_kernel(spec, job.precision) == FLASH,
+            hardware=Hardware.of(portion, job.precision),
+            groups=groups,
+            flash=attention_kernel(portion.island.gpu, job.precision) == FLASH,
+            is_fp8=False,
             element_bytes=float(job.precision.element_bytes),
             gradient_bytes=gradient_bytes,
             optimizer_bytes=optimizer_bytes,
-            achieved_flop_per_s=matmul_flop_per_s(spec, job.precision),
-            stream_s_per_byte=1 / (gpu.memory_efficiency * spec.memory_bandwidth_bytes_per_s),
-            host_copy_s_per_byte=1 / (cluster.host_copy_efficiency * spec.pcie_bytes_per_s),
-            host_update_s_per_byte=portion.island.gpus_per_node / stack.host_bandwidth_bytes_per_s,
             tp=tp,
             cp=cp,
             ep=ep,
@@ -132,9 +157,18 @@ class Setting:
             tokens=tokens,
             shard_tokens=tokens / tp,
             data_ranks=(configs.dp * configs.cp).astype(np.float64),
-            expert_data_ranks=links.size[-1],
+            expert_data_ranks=groups.size[EXPERT_DATA],
+            num_communicators=_communicators(model, groups),
+            residual_bytes=tokens / tp * (model.hidden_size * job.precision.element_bytes),
             vocab_rows=(-(-model.vocab_size // block) * PADDING_MULTIPLE).astype(np.float64),
         )
+
+
+def _communicators(model: ModelSpec, groups: Groups) -> FloatArray:
+    """Groups of more than one rank; a model without experts has no expert groups."""
+    sizes = groups.size if model.has_moe else groups.size[:EP]
+    count: FloatArray = (sizes > 1).sum(axis=0).astype(np.float64)
+    return count
 
 
 def state_bytes_per_param(job: Job) -> tuple[float, float]:

@@ -26,8 +26,9 @@ from typing import NamedTuple
 import numpy as np
 
 from tangram.cost import links
+from tangram.cost.rates import Rates
 from tangram.cost.setting import Setting
-from tangram.cost.types import BoolArray, FloatArray
+from tangram.cost.types import BoolArray, FloatArray, Number
 
 
 class StateBytes(NamedTuple):
@@ -71,44 +72,55 @@ def state_bytes(setting: Setting, dense: FloatArray, expert: FloatArray) -> Stat
     )
 
 
-def gather_s(setting: Setting, dense: FloatArray, expert: FloatArray) -> FloatArray:
+def gather_s(setting: Setting, rates: Rates, dense: FloatArray, expert: FloatArray) -> FloatArray:
     """Time of all-gathering the weights of all replicas' shards, before overlap."""
-    return _sweep_s(setting, dense, expert, setting.element_bytes)
+    return _sweep_s(setting, rates, dense, expert, setting.element_bytes)
 
 
-def reduce_s(setting: Setting, dense: FloatArray, expert: FloatArray) -> FloatArray:
+def reduce_s(setting: Setting, rates: Rates, dense: FloatArray, expert: FloatArray) -> FloatArray:
     """Time of reduce-scattering the gradients, before overlap."""
-    return _sweep_s(setting, dense, expert, setting.gradient_bytes)
+    return _sweep_s(setting, rates, dense, expert, setting.gradient_bytes)
 
 
-def exposed_s(setting: Setting, collective_s: FloatArray, compute_s: FloatArray) -> FloatArray:
+def exposed_s(rates: Rates, collective_s: FloatArray, compute_s: FloatArray) -> FloatArray:
     """Returns what of a collective stays visible beside that much compute."""
-    stack = setting.stack
+    stack = rates.stack
     return np.maximum(
         stack.exposed_floor_frac * collective_s, collective_s - stack.compute_hides_frac * compute_s
     )
 
 
 def zero_s(
-    setting: Setting, dense: FloatArray, expert: FloatArray, forward_s: FloatArray, backward_s: FloatArray
+    setting: Setting,
+    rates: Rates,
+    dense: FloatArray,
+    expert: FloatArray,
+    forward_s: FloatArray,
+    backward_s: FloatArray,
 ) -> tuple[FloatArray, FloatArray]:
     """Returns what ZeRO 2 and 3 add to forward and backward of every micro-batch.
 
     Args:
-        setting: Degrees and links.
+        setting: Degrees.
+        rates: Of links, and what overlaps.
         dense, expert: Parameters on the rank before ZeRO; shape ``(num_atoms, num_configs)``, as all others.
         forward_s, backward_s: Compute that can hide collectives.
     """
     zero = setting.configs.zero
-    weights = (zero >= 3) * gather_s(setting, dense, expert)
-    gradients = (zero >= 2) * reduce_s(setting, dense, expert)
-    forward = exposed_s(setting, weights, forward_s)
-    backward = exposed_s(setting, weights + gradients, backward_s)
+    weights = (zero >= 3) * gather_s(setting, rates, dense, expert)
+    gradients = (zero >= 2) * reduce_s(setting, rates, dense, expert)
+    forward = exposed_s(rates, weights, forward_s)
+    backward = exposed_s(rates, weights + gradients, backward_s)
     return forward, backward
 
 
 def step_time(
-    setting: Setting, dense: FloatArray, expert: FloatArray, forward_s: FloatArray, backward_s: FloatArray
+    setting: Setting,
+    rates: Rates,
+    dense: FloatArray,
+    expert: FloatArray,
+    forward_s: FloatArray,
+    backward_s: FloatArray,
 ) -> StepTime:
     """Returns the time after the last micro-batch.
 
@@ -118,26 +130,26 @@ def step_time(
 
     Args:
         setting: Degrees and rates.
+        rates: Of memory and links, and what overlaps.
         dense, expert: Parameters on the rank before ZeRO; shape ``(num_atoms, num_configs)``, as all others.
         forward_s, backward_s: Compute of one micro-batch that can hide collectives.
     """
     zero, offloaded = setting.configs.zero, setting.configs.offload_optimizer
     # A ring all-reduce is a reduce-scatter and an all-gather of the same bytes.
-    sync = np.where(zero == 0, 2.0, np.where(zero == 1, 1.0, 0.0)) * reduce_s(setting, dense, expert)
-    gather = ((zero == 1) | (zero == 2)) * gather_s(setting, dense, expert)
+    sync = np.where(zero == 0, 2.0, np.where(zero == 1, 1.0, 0.0)) * reduce_s(setting, rates, dense, expert)
+    gather = ((zero == 1) | (zero == 2)) * gather_s(setting, rates, dense, expert)
     updated = _sharded(setting, dense, expert, zero >= 1)
     # fp32 weights are read and written by the optimizer itself; 16-bit ones are only written.
-    weight_passes = 1 if setting.job.precision.is_mixed else 2
+    weight_passes = np.where(setting.element_bytes < 4, 1, 2)
     touched_bytes = updated * (
         2 * setting.optimizer_bytes + setting.gradient_bytes + weight_passes * setting.element_bytes
     )
     crossing_bytes = updated * (setting.gradient_bytes + setting.element_bytes)
     return StepTime(
-        grad_sync=exposed_s(setting, sync, backward_s),
-        param_gather=exposed_s(setting, gather, forward_s),
-        optimizer=touched_bytes
-        * np.where(offloaded, setting.host_update_s_per_byte, setting.stream_s_per_byte),
-        optimizer_offload=crossing_bytes * (offloaded * setting.host_copy_s_per_byte),
+        grad_sync=exposed_s(rates, sync, backward_s),
+        param_gather=exposed_s(rates, gather, forward_s),
+        optimizer=touched_bytes * np.where(offloaded, rates.host_update_s_per_byte, rates.stream_s_per_byte),
+        optimizer_offload=crossing_bytes * (offloaded * rates.host_copy_s_per_byte),
     )
 
 
@@ -148,10 +160,15 @@ def _sharded(setting: Setting, dense: FloatArray, expert: FloatArray, where: Boo
     )
 
 
-def _sweep_s(setting: Setting, dense: FloatArray, expert: FloatArray, bytes_each: float) -> FloatArray:
+def _sweep_s(
+    setting: Setting, rates: Rates, dense: FloatArray, expert: FloatArray, bytes_each: Number
+) -> FloatArray:
     """One ring pass over all parameters of the rank; atoms without parameters cost no latency."""
-    groups = setting.links
-    per_byte = groups.remote_frac * groups.seconds_per_byte * bytes_each
-    latency = (dense > 0) * groups.latency_s[links.DATA] + (expert > 0) * groups.latency_s[links.EXPERT_DATA]
-    seconds: FloatArray = dense * per_byte[links.DATA] + expert * per_byte[links.EXPERT_DATA] + latency
+    links_of, remote_frac = rates.links, setting.groups.remote_frac
+    latency = (dense > 0) * links_of.latency_s[links.DATA]
+    latency = latency + (expert > 0) * links_of.latency_s[links.EXPERT_DATA]
+    per_byte = remote_frac * links_of.seconds_per_byte
+    dense_s = dense * (per_byte[links.DATA] * bytes_each)
+    expert_s = expert * (per_byte[links.EXPERT_DATA] * bytes_each)
+    seconds: FloatArray = dense_s + expert_s + latency
     return seconds

@@ -15,6 +15,8 @@ import numpy.typing as npt
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
+Number = float | FloatArray
+"""A scalar, or an array with one entry per configuration."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,34 +1,66 @@
 """The work of a part on one rank, as rows of one table: the formulas of the parts fill it in.
 
+Rows are counts: FLOP, bytes, calls. What a count costs in seconds is the business of
+:mod:`tangram.cost.rates`, so that the same table serves every set of constants.
+
 A part's table has the shape ``(NUM_ROWS, num_configs)``. One table instead of many arrays keeps the number of
 numpy calls, which is what a query costs, independent of the number of atoms.
 """
 
 from __future__ import annotations
 
-MATMUL, ATTENTION, ELEMENTWISE, LAUNCH, TP, CP, EP = range(7)
-"""Kinds of time. A row of this index is forward; the same index plus ``BACKWARD`` is backward."""
+GEMM, GEMM_MU, GEMM_MU2 = range(3)
+"""Products of dense parts: FLOP; FLOP per overhead row; FLOP per square of that
+(:mod:`tangram.cost.gemm`).
+"""
+EXPERT, EXPERT_MU, EXPERT_MU2 = range(3, 6)
+"""Products of routed experts: what grows with the tokens of the busiest rank."""
+EXPERT_ROWLESS_MU, EXPERT_ROWLESS_MU2 = 6, 7
+"""Products of routed experts: what does not."""
+HEAD, HEAD_MU, HEAD_MU2 = range(8, 11)
+"""Products of the LM head, which never run below 16 bit."""
+FLASH, UNFUSED = 11, 12
+"""FLOP of attention, by kernel."""
+SCORES = 13
+"""Bytes that unfused attention moves."""
+STREAM, EXPERT_STREAM = 14, 15
+"""Bytes that element-wise kernels move; the second grows with the tokens of the busiest rank."""
+LAUNCH, MOE_LAUNCH = 16, 17
+"""Kernel launches, in layers' worth; the second of mixtures of experts."""
+TP_CALLS, TP_BYTES, CP_CALLS, CP_BYTES = range(18, 22)
+EP_CALLS, EP_BYTES, EXPERT_TP_CALLS, EXPERT_TP_BYTES = range(22, 26)
+"""Collectives: how many, and the bytes a rank gets from others (EP: the bytes that it sends, itself
+included).
+"""
 
-BACKWARD = 7
+BACKWARD = 26
+"""A row of the index above is forward; the same index plus this is backward."""
+NUM_WORK = 2 * BACKWARD
+
+STORED, EXPERT_STORED = NUM_WORK, NUM_WORK + 1
+"""Bytes kept for the backward pass, per micro-batch; the second grow with the tokens of the busiest rank."""
+DENSE_PARAMS, EXPERT_PARAMS = NUM_WORK + 2, NUM_WORK + 3
+"""Parameters on the rank before ZeRO: replicated over dp and cp; of routed experts."""
+DROPPABLE = NUM_WORK + 4
+"""Bytes of the attention core that selective recomputation does not keep; ``STORED`` has them otherwise."""
+LOGITS, HEAD_WEIGHTS = NUM_WORK + 5, NUM_WORK + 6
+"""Elements of the logits and of the head's matrix; their transients depend on the stack."""
+NUM_SUMMED = NUM_WORK + 7
+
+TRANSIENT, EXPERT_TRANSIENT = NUM_SUMMED, NUM_SUMMED + 1
+"""Bytes that exist only while the part runs. The maximum over an atom counts, not the sum."""
+RERUN_TRANSIENT = NUM_SUMMED + 2
+"""``TRANSIENT`` when the atom is recomputed in full, and nothing selectively. The maximum counts."""
+INPUT = NUM_SUMMED + 3
+"""Bytes of the part's input: what full recomputation keeps. The first part of an atom counts, not the sum."""
+NUM_ROWS = NUM_SUMMED + 4
+
+MATMUL_S, ATTENTION_S, ELEMENTWISE_S, LAUNCH_S, TP_S, CP_S, EP_S = range(7)
+"""Kinds of time, as :meth:`tangram.cost.rates.Rates.times` returns them: rows of this index are forward, the
+same index plus ``BACKWARD_S`` backward."""
+BACKWARD_S = 7
 NUM_TIMES = 14
 
-STORED = 14
-"""Bytes kept for the backward pass, per micro-batch."""
-DENSE_PARAMS = 15
-"""Parameters on the rank before ZeRO, of those that are replicated over dp and cp."""
-EXPERT_PARAMS = 16
-"""Parameters on the rank before ZeRO, of those that belong to routed experts."""
-DROPPABLE = 17
-"""Bytes of the attention core that selective recomputation does not keep; ``STORED`` has them otherwise."""
-NUM_SUMMED = 18
-
-TRANSIENT = 18
-"""Bytes that exist only while the part runs. The maximum over an atom counts, not the sum."""
-RERUN_TRANSIENT = 19
-"""The same when the atom is recomputed in full, and nothing selectively. The maximum counts."""
-INPUT = 20
-"""Bytes of the part's input: what full recomputation keeps. The first part of an atom counts, not the sum."""
-NUM_ROWS = 21
-
-COMPUTE = (MATMUL, ATTENTION, ELEMENTWISE, LAUNCH)
+NUM_COMPUTE = 4
+"""The first so many kinds are kernels; the others are collectives."""
 TIME_NAMES = ("matmul", "attention", "elementwise", "launch", "tp", "cp", "ep")
