@@ -12,12 +12,17 @@ from tangram.errors import InputError
 
 
 class Precision(StrEnum):
-    """Arithmetic of the matrix products. tf32 keeps fp32 storage."""
+    """Arithmetic of the matrix products. tf32 keeps fp32 storage.
+
+    fp8 runs the products of the layers at 8 bit; attention and the LM head, and everything that is stored,
+    stay in bf16.
+    """
 
     FP32 = "fp32"
     TF32 = "tf32"
     FP16 = "fp16"
     BF16 = "bf16"
+    FP8 = "fp8"
 
     @property
     def element_bytes(self) -> int:

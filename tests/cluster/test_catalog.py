@@ -75,6 +75,7 @@ def test_figures_equal_the_shared_table(rows: list[Mapping[str, str]]) -> None:
             (Precision.TF32, "tf32_dense_TFLOPs"),
             (Precision.FP16, "fp16_dense_TFLOPs"),
             (Precision.BF16, "bf16_dense_TFLOPs"),
+            (Precision.FP8, "fp8_dense_TFLOPs"),
         ):
             stated = float(row[column]) / devices * 1e12 if row[column] else None
             assert part.peak_flop_per_s.get(precision) == (None if stated is None else pytest.approx(stated))

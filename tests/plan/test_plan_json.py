@@ -189,7 +189,7 @@ def changed(path: str, value: Any) -> str:
         (
             "job.precision",
             "bf17",
-            "plan.json: job.precision: is the text 'bf17'; legal: 'fp32', 'tf32', 'fp16' or 'bf16'",
+            "plan.json: job.precision: is the text 'bf17'; legal: 'fp32', 'tf32', 'fp16', 'bf16' or 'fp8'",
         ),
         (
             "job.global_batch",

@@ -21,8 +21,8 @@ UNFUSED = "unfused"
 def attention_kernel(gpu: GpuSpec, precision: Precision) -> str:
     """Returns the attention kernel that a stage on this GPU runs: ``flash`` or ``unfused``.
 
-    Fused kernels exist in 16-bit only; fp32 and tf32 jobs run unfused attention on every GPU (the slower,
-    memory-hungry fp32 kernels of other libraries are not assumed).
+    Fused kernels exist in 16-bit only (an fp8 job runs attention in bf16); fp32 and tf32 jobs run unfused
+    attention on every GPU (the slower, memory-hungry fp32 kernels of other libraries are not assumed).
     """
     return FLASH if gpu.attention_kernel == FLASH and precision.is_mixed else UNFUSED
 
@@ -56,10 +56,10 @@ class Hardware:
             InputError: The GPU has no arithmetic in this precision.
         """
         gpu = portion.island.gpu
-        achieved = matmul_flop_per_s(gpu, precision)
+        wide = Precision.BF16 if precision is Precision.FP8 else precision
         return Hardware(
-            achieved_flop_per_s=achieved,
-            wide_flop_per_s=achieved,
+            achieved_flop_per_s=matmul_flop_per_s(gpu, precision),
+            wide_flop_per_s=matmul_flop_per_s(gpu, wide),
             memory_bandwidth_bytes_per_s=gpu.memory_bandwidth_bytes_per_s,
             pcie_bytes_per_s=gpu.pcie_bytes_per_s,
             usable_memory_bytes=float(gpu.usable_memory_bytes),
@@ -145,7 +145,7 @@ class Setting:
             hardware=Hardware.of(portion, job.precision),
             groups=groups,
             flash=attention_kernel(portion.island.gpu, job.precision) == FLASH,
-            is_fp8=False,
+            is_fp8=job.precision is Precision.FP8,
             element_bytes=float(job.precision.element_bytes),
             gradient_bytes=gradient_bytes,
             optimizer_bytes=optimizer_bytes,

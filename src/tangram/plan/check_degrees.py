@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tangram.job import Precision
 from tangram.model.atoms import Part
 from tangram.model.spec import FeedForwardSpec, ModelSpec
 from tangram.plan.schema import MeshSection, StageSection
@@ -143,7 +142,7 @@ def _kernel(facts: Facts, item: StageFacts) -> Violations:
         without = [gpu.name for gpu in item.gpus if gpu.attention_kernel != "flash"]
         if without:
             yield Violation("attention-kernel", where, f"is flash, which {without[0]} does not have")
-        if facts.doc.job.precision not in (Precision.FP16, Precision.BF16):
+        if not facts.doc.job.precision.is_mixed:
             yield Violation(
                 "attention-kernel",
                 where,

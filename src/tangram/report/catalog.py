@@ -95,14 +95,17 @@ def add_gpu(page: Page, part: GpuSpec) -> None:
     )
 
 
+_RATES = (Precision.FP8, Precision.BF16, Precision.FP16, Precision.TF32, Precision.FP32)
+
+
 def _gpu_grid(parts: Sequence[GpuSpec], *, with_links: bool) -> Grid:
-    headers = ["name", "memory", "bf16", "fp16", "tf32", "fp32"]
+    headers = ["name", "memory", "fp8", "bf16", "fp16", "tf32", "fp32"]
     headers += ["memory rate", "link", "PCIe"] if with_links else []
     headers += ["attention"]
     grid = Grid(headers, "l" + "r" * (len(headers) - 2) + "l", indent=0)
     for part in parts:
         cells = [part.name, f"{part.usable_memory_bytes / GIB:.1f} GiB"]
-        cells += [_rate(part, p) for p in (Precision.BF16, Precision.FP16, Precision.TF32, Precision.FP32)]
+        cells += [_rate(part, p) for p in _RATES]
         if with_links:
             cells += [
                 format_bandwidth(part.memory_bandwidth_bytes_per_s),
