@@ -9,6 +9,8 @@ Tensor parallelism all-gathers the input of the column-parallel product and redu
 row-parallel one; backward does the converse. The second gather of the input that backward needs (only a shard
 was kept) is taken to be hidden under the product that does not need it, as Megatron-Core does.
 
+Latent attention (DeepSeek-V2) as it is trained: nothing absorbed, keys and values expanded for every head.
+
 Context parallelism all-gathers keys and values, exposed: once in forward; in backward again, with a
 reduce-scatter of their gradients. Causal work is balanced over the ranks.
 """
@@ -19,7 +21,7 @@ from tangram.cost import links, work
 from tangram.cost.gemm import fill_gemm
 from tangram.cost.setting import Setting
 from tangram.cost.types import FloatArray
-from tangram.model.spec import AttentionSpec, FeedForwardSpec, LayerSpec, NormKind
+from tangram.model.spec import AttentionSpec, FeedForwardSpec, LatentSpec, LayerSpec, NormKind
 
 QKV_LAUNCH, CORE_LAUNCH, OUT_LAUNCH = 0.25, 0.25, 0.15
 """Shares of a layer's launch time, by number of kernels."""
@@ -40,25 +42,53 @@ LOG_SUM_BYTES = 4.0
 
 def fill_qkv(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     """Norm and query/key/value projection: fills the part's table, shape ``(NUM_ROWS, num_configs)``."""
-    hidden, element = setting.model.hidden_size, setting.element_bytes
-    columns = _qkv_columns(setting, layer.attention)
-    fill_gemm(table, work.GEMM, setting.tokens, columns, hidden)
+    hidden, element, attention = setting.model.hidden_size, setting.element_bytes, layer.attention
     residual_bytes = setting.shard_tokens * (hidden * element)
-    fill_elementwise(table, 6 * residual_bytes)
     fill_launch(table, QKV_LAUNCH)
+    table[work.INPUT] = residual_bytes
+    if attention.latent is not None:
+        _fill_latent(setting, attention, attention.latent, table)
+        return
+    columns = _core_columns(setting, attention)
+    fill_gemm(table, work.GEMM, setting.tokens, columns, hidden)
+    fill_elementwise(table, 6 * residual_bytes)
     fill_tp(setting, table)
     table[work.STORED] = 2 * residual_bytes
-    table[work.INPUT] = residual_bytes
     table[work.TRANSIENT] = setting.tokens * (2 * hidden + columns) * element
+
+
+def _fill_latent(setting: Setting, attention: AttentionSpec, latent: LatentSpec, table: FloatArray) -> None:
+    """Down-projections of a rank's own tokens, held by every rank in full; what they give is gathered over
+    tp, normalised, and projected up to the rank's heads.
+    """
+    hidden, element = setting.model.hidden_size, setting.element_bytes
+    queries = attention.query_width / setting.tp
+    expanded = attention.num_heads * (latent.nope_dim + latent.value_dim) / setting.tp
+    narrow = latent.kv_rank + latent.rope_dim
+    if latent.q_rank is None:
+        gathered = hidden + narrow
+        fill_gemm(table, work.GEMM, setting.tokens, queries, hidden)
+    else:
+        gathered = latent.q_rank + narrow
+        fill_gemm(table, work.GEMM, setting.shard_tokens, float(latent.q_rank), hidden)
+        fill_gemm(table, work.GEMM, setting.tokens, queries, float(latent.q_rank))
+    fill_gemm(table, work.GEMM, setting.shard_tokens, float(narrow), hidden)
+    fill_gemm(table, work.GEMM, setting.tokens, expanded, float(latent.kv_rank))
+    residual_bytes = setting.shard_tokens * (hidden * element)
+    gathered_bytes = setting.tokens * (gathered * element)
+    fill_elementwise(table, 6 * residual_bytes + 3 * gathered_bytes)
+    fill_tp(setting, table, gathered)
+    table[work.STORED] = 2 * residual_bytes + 2 * gathered_bytes
+    table[work.TRANSIENT] = setting.tokens * (2 * hidden + gathered + queries + expanded) * element
 
 
 def fill_core(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     """Rotary embedding and scores times values: fills the part's table."""
     element, attention = setting.element_bytes, layer.attention
-    qkv_bytes = setting.tokens * _qkv_columns(setting, attention) * element
+    qkv_bytes = setting.tokens * _core_columns(setting, attention) * element
     fill_elementwise(table, 3 * qkv_bytes)
     fill_launch(table, CORE_LAUNCH)
-    kv_bytes = setting.tokens * setting.cp * ((2 * attention.kv_width * element) / setting.tp)
+    kv_bytes = setting.tokens * setting.cp * (_kv_width(attention) * element / setting.tp)
     gathered_bytes = setting.groups.remote_frac[links.CP] * kv_bytes
     for times, back in ((1, 0), (2, work.BACKWARD)):
         table[work.CP_CALLS + back] = times
@@ -75,7 +105,7 @@ def fill_core(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
 def fill_out(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     """Output projection and residual: fills the part's table."""
     hidden, element = setting.model.hidden_size, setting.element_bytes
-    width = layer.attention.query_width / setting.tp
+    width = layer.attention.value_width / setting.tp
     fill_gemm(table, work.GEMM, setting.tokens, hidden, width)
     fill_elementwise(table, setting.shard_tokens * (4 * hidden * element))
     fill_launch(table, OUT_LAUNCH)
@@ -96,9 +126,12 @@ def fill_launch(table: FloatArray, share: float, row: int = work.LAUNCH) -> None
     table[row] = table[row + work.BACKWARD] = share
 
 
-def fill_tp(setting: Setting, table: FloatArray) -> None:
-    """Fills the tensor-parallel rows: one all-gather or reduce-scatter of the residual stream per pass."""
-    total_bytes = setting.tokens * (setting.model.hidden_size * setting.element_bytes)
+def fill_tp(setting: Setting, table: FloatArray, width: int | None = None) -> None:
+    """Fills the tensor-parallel rows: one all-gather or reduce-scatter per pass, of ``width`` elements per
+    token (by default of the residual stream).
+    """
+    elements = setting.model.hidden_size if width is None else width
+    total_bytes = setting.tokens * (elements * setting.element_bytes)
     for back in (0, work.BACKWARD):
         table[work.TP_CALLS + back] = 1
         table[work.TP_BYTES + back] = setting.groups.remote_frac[links.TP] * total_bytes
@@ -111,14 +144,23 @@ def dropout_mask_bytes(layer: LayerSpec) -> float:
     return 1.0 if layer.norm is NormKind.LAYERNORM and not gated else 0.0
 
 
-def _qkv_columns(setting: Setting, attention: AttentionSpec) -> FloatArray:
-    columns: FloatArray = (attention.query_width + 2 * attention.kv_width) / setting.tp
+def _kv_width(attention: AttentionSpec) -> int:
+    """Keys and values of a token, all heads; latent attention expands them for every head."""
+    if attention.latent is None:
+        return 2 * attention.kv_width
+    return attention.query_width + attention.value_width
+
+
+def _core_columns(setting: Setting, attention: AttentionSpec) -> FloatArray:
+    """Queries, keys and values of a token on one rank."""
+    columns: FloatArray = (attention.query_width + _kv_width(attention)) / setting.tp
     return columns
 
 
 def _score_flop(setting: Setting, attention: AttentionSpec) -> FloatArray:
     """Forward FLOP of scores and values over the whole square of a rank's queries and all keys."""
-    return setting.tokens * (4 * setting.job.seq_len * attention.query_width) / setting.tp
+    widths = attention.query_width + attention.value_width
+    return setting.tokens * (2 * setting.job.seq_len * widths) / setting.tp
 
 
 def _fill_flash(setting: Setting, attention: AttentionSpec, table: FloatArray) -> None:

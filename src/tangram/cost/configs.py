@@ -77,6 +77,8 @@ def tensor_parallel_degrees(model: ModelSpec, gpus: int) -> list[int]:
         common = gcd(common, layer.attention.num_heads, layer.attention.num_kv_heads)
         if isinstance(layer.feed_forward, FeedForwardSpec):
             common = gcd(common, layer.feed_forward.intermediate_size)
+        elif layer.feed_forward.shared is not None:
+            common = gcd(common, layer.feed_forward.shared.intermediate_size)
     return divisors(common)
 
 

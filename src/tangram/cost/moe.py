@@ -21,7 +21,7 @@ from tangram.cost.feed_forward import ACTIVATION_ELEMENTS, DOWN_LAUNCH, UP_LAUNC
 from tangram.cost.gemm import fill_expert_gemm, fill_gemm
 from tangram.cost.setting import Setting
 from tangram.cost.types import FloatArray
-from tangram.model.spec import LayerSpec, MoeSpec
+from tangram.model.spec import FeedForwardSpec, LayerSpec, MoeSpec
 
 PERMUTE_ELEMENTS = 4
 """Traffic of permuting tokens by expert and back, per routed element and pass: read and written twice."""
@@ -57,7 +57,28 @@ def fill_moe(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     table[work.STORED] = 2 * residual_bytes + kept_bytes
     table[work.EXPERT_STORED] = worked_bytes + up_bytes + act_bytes + routed_bytes
     table[work.INPUT] = residual_bytes
+    if moe.shared is not None:
+        _fill_shared(setting, moe.shared, table)
     table[work.EXPERT_TRANSIENT] = 2 * (worked_bytes + routed_bytes) + up_bytes + act_bytes
+
+
+def _fill_shared(setting: Setting, shared: FeedForwardSpec, table: FloatArray) -> None:
+    """Adds the shared experts: a dense block, split over tp like one, between a gather and a
+    reduce-scatter.
+    """
+    hidden, element = setting.model.hidden_size, setting.element_bytes
+    width = shared.intermediate_size / setting.tp
+    fill_gemm(table, work.GEMM, setting.tokens, shared.num_up_matrices * width, hidden)
+    fill_gemm(table, work.GEMM, setting.tokens, hidden, width)
+    act_bytes = setting.tokens * width * element
+    up_bytes = shared.num_up_matrices * act_bytes
+    gathered_bytes = setting.tokens * (hidden * element) * setting.groups.remote_frac[links.TP]
+    for back in (0, work.BACKWARD):
+        table[work.STREAM + back] += ACTIVATION_ELEMENTS * up_bytes * (2 if back else 1)
+        table[work.LAUNCH + back] += UP_LAUNCH + DOWN_LAUNCH
+        table[work.TP_CALLS + back] += 2
+        table[work.TP_BYTES + back] += 2 * gathered_bytes
+    table[work.STORED] += up_bytes + act_bytes
 
 
 def _fill_products(setting: Setting, moe: MoeSpec, worked: FloatArray, table: FloatArray) -> None:

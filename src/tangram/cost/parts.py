@@ -12,8 +12,8 @@ from tangram.cost.moe import fill_moe
 from tangram.cost.setting import Setting
 from tangram.cost.types import FloatArray
 from tangram.model.atoms import AtomPart, Part
-from tangram.model.params import norm_params, part_params
-from tangram.model.spec import FeedForwardSpec, LayerSpec, ModelSpec
+from tangram.model.params import feed_forward_params, norm_params, part_params
+from tangram.model.spec import FeedForwardSpec, LatentSpec, LayerSpec, ModelSpec, MoeSpec
 
 _LAYER_PARTS: Mapping[Part, Callable[[Setting, LayerSpec, FloatArray], None]] = {
     Part.QKV: fill_qkv,
@@ -76,6 +76,8 @@ def _fill_params(setting: Setting, atom_part: AtomPart, table: FloatArray) -> No
 def _replicated_params(model: ModelSpec, layer: LayerSpec, part: Part, dense: int) -> int:
     """Parameters of a part that every tensor-parallel rank holds in full."""
     hidden, attention, block = model.hidden_size, layer.attention, layer.feed_forward
+    if part is Part.QKV and attention.latent is not None:
+        return norm_params(layer.norm, hidden) + _down_params(layer, attention.latent, hidden)
     if part is Part.QKV:
         return norm_params(layer.norm, hidden) + (2 * attention.head_dim if attention.qk_norm else 0)
     if part is Part.OUT:
@@ -84,4 +86,13 @@ def _replicated_params(model: ModelSpec, layer: LayerSpec, part: Part, dense: in
         return norm_params(layer.norm, hidden)
     if part is Part.DOWN:
         return hidden if isinstance(block, FeedForwardSpec) and block.bias else 0
-    return dense if part is Part.MOE else 0
+    if isinstance(block, MoeSpec) and part is Part.MOE:
+        return dense - (feed_forward_params(block.shared, hidden) if block.shared else 0)
+    return 0
+
+
+def _down_params(layer: LayerSpec, latent: LatentSpec, hidden: int) -> int:
+    """Down-projections of latent attention and the norms behind them."""
+    ranks = [rank for rank in (latent.q_rank, latent.kv_rank) if rank is not None]
+    norms = sum(norm_params(layer.norm, rank) for rank in ranks)
+    return hidden * (sum(ranks) + latent.rope_dim) + norms
