@@ -36,7 +36,7 @@ COMPONENTS = (
 )
 """Keys of ``AtomCosts.components``: nine parts of forward plus backward, four of the step."""
 
-_FIELDS = (
+FIELDS = (
     "forward_s",
     "backward_s",
     "recompute_s",
@@ -49,6 +49,7 @@ _FIELDS = (
     "recompute_workspace_bytes",
     "step_s",
 )
+"""First rows of :func:`fields_of`; ``COMPONENTS`` follow."""
 
 
 def atom_costs(
@@ -96,16 +97,16 @@ def itemised_costs(
 ) -> tuple[AtomCosts, TiedShare]:
     """Returns :func:`atom_costs`, and the tied share item by item; arguments as there."""
     setting = Setting.of(model, portion, configs, micro_batch, job)
-    layout = _layout(model, atoms)
-    work_of = _summed(setting, layout)
+    layout = layout_of(model, atoms)
+    work_of = summed(setting, layout)
     rates = Rates.of(setting, constants_of(portion.island.gpu))
     times = rates.times(work_of.table)
-    fields = _fields(setting, rates, work_of, times)
+    fields = fields_of(setting, rates, work_of, times)
     spread = fields[:, layout.atom_of, :]
     tied = _tied(setting, rates, layout, times)
     costs = AtomCosts(
-        **dict(zip(_FIELDS, spread, strict=False)),
-        components=dict(zip(COMPONENTS, spread[len(_FIELDS) :], strict=True)),
+        **dict(zip(FIELDS, spread, strict=False)),
+        components=dict(zip(COMPONENTS, spread[len(FIELDS) :], strict=True)),
         reserve_bytes=memory.reserve_bytes(setting, rates),
         tied_bytes=tied.held.sum(),
         tied_step_s=tied.step.sum(),
@@ -114,7 +115,7 @@ def itemised_costs(
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class Layout:
     """Which distinct atoms there are, and of which distinct parts they consist.
 
     Attributes:
@@ -133,7 +134,8 @@ class _Layout:
     head: int | None
 
 
-def _layout(model: ModelSpec, atoms: Sequence[Atom]) -> _Layout:
+def layout_of(model: ModelSpec, atoms: Sequence[Atom]) -> Layout:
+    """Numbers the distinct atoms and parts, in order of first appearance."""
     numbers: dict[str, int] = {}
     distinct: list[Atom] = []
     atom_of = []
@@ -155,11 +157,11 @@ def _layout(model: ModelSpec, atoms: Sequence[Atom]) -> _Layout:
         part_of.append(tuple(parts[key] for key in keys))
     embedding = next((a for a, atom in enumerate(distinct) if atom.is_embedding), None)
     head = next((a for a, atom in enumerate(distinct) if atom.is_head), None)
-    return _Layout(tuple(distinct), atom_of, tuple(part_of), tuple(owners), embedding, head)
+    return Layout(tuple(distinct), atom_of, tuple(part_of), tuple(owners), embedding, head)
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
+class Work:
     """Work of the distinct atoms.
 
     Attributes:
@@ -173,7 +175,7 @@ class _Work:
     layer_expert: FloatArray
 
 
-def _summed(setting: Setting, layout: _Layout) -> _Work:
+def summed(setting: Setting, layout: Layout) -> Work:
     """Fills the tables of the distinct parts and adds them up, always in the same order."""
     num_configs, num_distinct = len(setting.configs), len(layout.distinct)
     parts = np.zeros((len(layout.part_owner), work.NUM_ROWS, num_configs))
@@ -190,7 +192,7 @@ def _summed(setting: Setting, layout: _Layout) -> _Work:
         for layer in _layer_groups(atom, layout.part_of[a]):
             held = sum(parts[part, work.DENSE_PARAMS : work.EXPERT_PARAMS + 1] for part in layer)
             np.maximum(layer_params[:, a], held, out=layer_params[:, a])
-    return _Work(table, layer_params[0], layer_params[1])
+    return Work(table, layer_params[0], layer_params[1])
 
 
 def _layer_groups(atom: Atom, part_of: tuple[int, ...]) -> Iterator[list[int]]:
@@ -206,7 +208,7 @@ def _compute_s(times: FloatArray) -> tuple[FloatArray, FloatArray]:
     return times[: work.NUM_COMPUTE].sum(axis=0), times[work.BACKWARD_S : last].sum(axis=0)
 
 
-def _fields(setting: Setting, rates: Rates, work_of: _Work, times: FloatArray) -> FloatArray:
+def fields_of(setting: Setting, rates: Rates, work_of: Work, times: FloatArray) -> FloatArray:
     """Returns all fields, then all components: shape ``(num_fields, num_distinct, num_configs)``."""
     table = work_of.table
     dense, expert = table[work.DENSE_PARAMS], table[work.EXPERT_PARAMS]
@@ -219,7 +221,7 @@ def _fields(setting: Setting, rates: Rates, work_of: _Work, times: FloatArray) -
     spare = hiding * forward_compute, hiding * backward_compute
     zero_forward, zero_backward = states.zero_s(setting, rates, dense, expert, *spare)
     step = states.step_time(setting, rates, dense, expert, *spare)
-    fields = np.empty((len(_FIELDS) + len(COMPONENTS), *dense.shape))
+    fields = np.empty((len(FIELDS) + len(COMPONENTS), *dense.shape))
     fields[0] = own_forward + zero_forward + copy_forward
     fields[1] = own_backward + zero_backward + copy_backward
     # An atom recomputed in full does not recompute its attention core once more, and its activations do not
@@ -229,7 +231,7 @@ def _fields(setting: Setting, rates: Rates, work_of: _Work, times: FloatArray) -
     fields[3:6] = states.state_bytes(setting, dense, expert)
     fields[6:10] = memory.activation_bytes(setting, rates, table, work_of.layer_dense, work_of.layer_expert)
     fields[10] = step.sum()
-    components = fields[len(_FIELDS) :]
+    components = fields[len(FIELDS) :]
     components[: work.BACKWARD_S] = times[: work.BACKWARD_S] + times[work.BACKWARD_S :]
     components[7] = zero_forward + zero_backward
     components[8] = copy_forward + copy_backward
@@ -237,15 +239,28 @@ def _fields(setting: Setting, rates: Rates, work_of: _Work, times: FloatArray) -
     return fields
 
 
-def _tied(setting: Setting, rates: Rates, layout: _Layout, times: FloatArray) -> TiedShare:
-    """The embedding's copy is dropped, so it is the embedding's compute that decides what was hidden."""
-    matrix = vocab_matrix_params(setting)
-    nothing = np.zeros_like(matrix)
-    if not setting.model.tied_embeddings or layout.embedding is None or layout.head is None:
-        return TiedShare(states.StateBytes(nothing, nothing, nothing), states.StepTime(*[nothing] * 4))
-    hiding = ~setting.configs.offload_activations
-    forward_s, backward_s = (hiding * seconds[layout.embedding] for seconds in _compute_s(times))
+def tied_share(setting: Setting, rates: Rates, matrix: FloatArray, embedding_times: FloatArray) -> TiedShare:
+    """Returns what a stage with both ends of a tied model counts twice.
+
+    The embedding's copy is dropped, so it is the embedding's compute that decides what was hidden.
+
+    Args:
+        setting: Degrees.
+        rates: Of links, and what overlaps.
+        matrix: Parameters of one vocabulary matrix on a rank; ``(num_configs,)``.
+        embedding_times: Times of the embedding; ``(NUM_TIMES, num_configs)``.
+    """
+    hiding, nothing = ~setting.configs.offload_activations, np.zeros_like(matrix)
+    forward_s, backward_s = (hiding * seconds for seconds in _compute_s(embedding_times))
     return TiedShare(
         states.state_bytes(setting, matrix, nothing),
         states.step_time(setting, rates, matrix, nothing, forward_s, backward_s),
     )
+
+
+def _tied(setting: Setting, rates: Rates, layout: Layout, times: FloatArray) -> TiedShare:
+    matrix = vocab_matrix_params(setting)
+    if not setting.model.tied_embeddings or layout.embedding is None or layout.head is None:
+        nothing = np.zeros_like(matrix)
+        return TiedShare(states.StateBytes(nothing, nothing, nothing), states.StepTime(*[nothing] * 4))
+    return tied_share(setting, rates, matrix, times[:, layout.embedding])

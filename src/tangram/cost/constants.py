@@ -73,12 +73,18 @@ class ClusterConstants:
 
     def intra_efficiency(self, kind: str) -> float:
         """Share of a node's stated bandwidth that collectives reach; ``kind`` as in ``Node.intra_kind``."""
-        lowered = kind.lower()
-        if "nvlink" in lowered or "nvswitch" in lowered:
-            return self.nvlink_efficiency
-        if "xgmi" in lowered or "infinity" in lowered:
-            return self.xgmi_efficiency
-        return self.pcie_efficiency if "pci" in lowered else self.other_efficiency
+        shares = (self.nvlink_efficiency, self.xgmi_efficiency, self.pcie_efficiency, self.other_efficiency)
+        return shares[link_kind(kind)]
+
+
+def link_kind(kind: str) -> int:
+    """Sorts the names of links inside nodes: 0 NVLink, 1 xGMI, 2 PCIe, 3 any other."""
+    lowered = kind.lower()
+    if "nvlink" in lowered or "nvswitch" in lowered:
+        return 0
+    if "xgmi" in lowered or "infinity" in lowered:
+        return 1
+    return 2 if "pci" in lowered else 3
 
 
 @dataclass(frozen=True, slots=True)

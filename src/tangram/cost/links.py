@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tangram.cluster.spec import Portion
-from tangram.cost.constants import ClusterConstants, StackConstants
+from tangram.cost.constants import ClusterConstants, StackConstants, link_kind
 from tangram.cost.types import FloatArray, IntArray, Number, StageConfigs
 
 TP, CP, DATA, EP, EXPERT_TP, EXPERT_DATA = range(6)
@@ -39,7 +39,7 @@ class Groups:
         intra_bytes_per_s: Between two GPUs of the node.
         egress_bytes_per_s: Of one node.
         intra_latency_s, inter_latency_s: Of one message.
-        intra_kind: Of the link in the node.
+        intra_kind: Of the link in the node, as :func:`tangram.cost.constants.link_kind` numbers it.
     """
 
     size: FloatArray
@@ -50,7 +50,7 @@ class Groups:
     egress_bytes_per_s: Number
     intra_latency_s: Number
     inter_latency_s: Number
-    intra_kind: str
+    intra_kind: int | IntArray
 
     @staticmethod
     def of(portion: Portion, configs: StageConfigs) -> Groups:
@@ -67,7 +67,7 @@ class Groups:
             egress_bytes_per_s=min(island.nic_bandwidth_bytes_per_s, island.inter_bandwidth_bytes_per_s),
             intra_latency_s=island.intra_latency_s,
             inter_latency_s=island.inter_latency_s,
-            intra_kind=island.nodes[0].intra_kind,
+            intra_kind=link_kind(island.nodes[0].intra_kind),
         )
 
     @property
@@ -105,7 +105,13 @@ class LinkRates:
         In an all-to-all bytes inside the node and bytes across nodes move at the same time; the slower part
         counts.
         """
-        intra = 1 / (groups.intra_bytes_per_s * cluster.intra_efficiency(groups.intra_kind))
+        shares = (
+            cluster.nvlink_efficiency,
+            cluster.xgmi_efficiency,
+            cluster.pcie_efficiency,
+            cluster.other_efficiency,
+        )
+        intra = 1 / (groups.intra_bytes_per_s * np.choose(groups.intra_kind, shares))
         cross = groups.per_node / (groups.egress_bytes_per_s * cluster.nic_efficiency)
         # A node holds per_node / in_node groups of each kind: each gets that share of the NICs.
         ring = np.where(groups.nodes > 1, np.maximum(cross / groups.in_node, intra), intra)

@@ -118,7 +118,16 @@ class Setting:
     vocab_rows: FloatArray
 
     @staticmethod
-    def of(model: ModelSpec, portion: Portion, configs: StageConfigs, micro_batch: int, job: Job) -> Setting:
+    def of(
+        model: ModelSpec,
+        portion: Portion,
+        configs: StageConfigs,
+        micro_batch: int,
+        job: Job,
+        *,
+        flash: bool | None = None,
+        sequence_parallel: bool = True,
+    ) -> Setting:
         """Derives the arrays.
 
         Args:
@@ -127,6 +136,8 @@ class Setting:
             configs: Legal configurations (see :mod:`tangram.cost.configs`).
             micro_batch: Global micro-batch, in samples; every dp divides it.
             job: The job.
+            flash: Whether attention runs a fused kernel; by default what Tangram's runtime does on this GPU.
+            sequence_parallel: Whether activations between tensor-parallel products are split over tp.
 
         Raises:
             InputError: The GPU has no arithmetic in the job's precision.
@@ -144,7 +155,7 @@ class Setting:
             job=job,
             hardware=Hardware.of(portion, job.precision),
             groups=groups,
-            flash=attention_kernel(portion.island.gpu, job.precision) == FLASH,
+            flash=attention_kernel(portion.island.gpu, job.precision) == FLASH if flash is None else flash,
             is_fp8=job.precision is Precision.FP8,
             element_bytes=float(job.precision.element_bytes),
             gradient_bytes=gradient_bytes,
@@ -155,7 +166,7 @@ class Setting:
             expert_tp=expert_tp,
             samples=samples,
             tokens=tokens,
-            shard_tokens=tokens / tp,
+            shard_tokens=tokens / tp if sequence_parallel else tokens,
             data_ranks=(configs.dp * configs.cp).astype(np.float64),
             expert_data_ranks=groups.size[EXPERT_DATA],
             num_communicators=_communicators(model, groups),

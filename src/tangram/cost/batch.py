@@ -1,0 +1,180 @@
+"""Many stages of different runs at once: one column each, whatever their models, jobs and GPUs.
+
+Planning asks for many configurations of one stage; validation and calibration ask for one configuration of
+many stages, over and over with other constants. The tables of work hold no constants, so they are filled
+once, and an evaluation is a handful of array operations over all stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import numpy as np
+
+from tangram.cost import memory, work
+from tangram.cost.atoms import COMPONENTS, FIELDS, Work, fields_of, layout_of, summed, tied_share
+from tangram.cost.constants import Constants
+from tangram.cost.rates import Rates
+from tangram.cost.setting import Setting
+from tangram.cost.types import BoolArray, FloatArray
+from tangram.model.atoms import Atom
+
+EMBEDDING, HEAD = 0, 1
+"""Rows of the atoms' axis that hold the ends of the model; the others hold its kinds of layers."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchStage:
+    """One stage.
+
+    Attributes:
+        setting: Of a single configuration.
+        atoms: Of the stage.
+        recomputed: Whether its layers are recomputed in full.
+    """
+
+    setting: Setting
+    atoms: tuple[Atom, ...]
+    recomputed: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageBatch:
+    """Stages side by side; the last axis of every array is theirs.
+
+    Attributes:
+        setting: All settings, stacked; its ``model`` and ``job`` are those of the first stage and mean
+            nothing.
+        work: Tables of the distinct atoms, padded with zeros.
+        counts: How many of each atom the stage holds; shape ``(num_atoms, num_stages)``.
+        again: How many of these are recomputed in full.
+        is_tied: Whether the stage holds both ends of a model with tied embeddings.
+        matrix: Parameters of one vocabulary matrix on a rank.
+    """
+
+    setting: Setting
+    work: Work
+    counts: FloatArray
+    again: FloatArray
+    is_tied: BoolArray
+    matrix: FloatArray
+
+    @staticmethod
+    def of(stages: Sequence[BatchStage]) -> StageBatch:
+        """Fills the tables of all stages."""
+        kinds = [_kinds(stage) for stage in stages]
+        num_atoms = max(len(rows) for _, rows, _ in kinds)
+        table = np.zeros((work.NUM_ROWS, num_atoms, len(stages)))
+        dense, expert, counts, again = (np.zeros((num_atoms, len(stages))) for _ in range(4))
+        for idx, (stage, (one, rows, number)) in enumerate(zip(stages, kinds, strict=True)):
+            for row, source in enumerate(rows):
+                if source is None:
+                    continue
+                table[:, row, idx] = one.table[:, source, 0]
+                dense[row, idx], expert[row, idx] = one.layer_dense[source, 0], one.layer_expert[source, 0]
+                counts[row, idx] = number[source]
+                again[row, idx] = number[source] * (stage.recomputed and row > HEAD)
+        tied = [s.setting.model.tied_embeddings for s in stages]
+        return StageBatch(
+            setting=_stacked([stage.setting for stage in stages]),
+            work=Work(table, dense, expert),
+            counts=counts,
+            again=again,
+            is_tied=np.array(tied) & (counts[EMBEDDING] > 0) & (counts[HEAD] > 0),
+            matrix=np.array([s.setting.vocab_rows[0] * s.setting.model.hidden_size for s in stages]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.is_tied)
+
+    def costs(self, constants: Constants) -> BatchCosts:
+        """Evaluates the cost model; constants may be arrays with one entry per stage."""
+        setting, counts, again = self.setting, self.counts, self.again
+        rates = Rates.of(setting, constants)
+        times = rates.times(self.work.table)
+        values = dict(zip(FIELDS + COMPONENTS, fields_of(setting, rates, self.work, times), strict=True))
+        tied = tied_share(setting, rates, self.matrix, times[:, EMBEDDING])
+        recompute_s = (again * values["recompute_s"]).sum(axis=0)
+        held = np.stack([(counts * values[name]).sum(axis=0) for name in FIELDS[3:6]])
+        held -= self.is_tied * np.stack(tied.held)
+        parts = {name: (counts * values[name]).sum(axis=0) for name in COMPONENTS}
+        for name, seconds in tied.step._asdict().items():
+            parts[name] = parts[name] - self.is_tied * seconds
+        kept = (counts - again) * values["stored_bytes"] + again * values["recomputed_stored_bytes"]
+        present = np.where(counts > 0, values["workspace_bytes"], 0.0).max(axis=0)
+        rerun = np.where(again > 0, values["recompute_workspace_bytes"], 0.0).max(axis=0)
+        step = (counts * values["step_s"]).sum(axis=0) - self.is_tied * tied.step.sum()
+        return BatchCosts(
+            forward_s=(counts * values["forward_s"]).sum(axis=0),
+            backward_s=(counts * values["backward_s"]).sum(axis=0) + recompute_s,
+            step_s=step,
+            weight_bytes=held[0],
+            gradient_bytes=held[1],
+            optimizer_bytes=held[2],
+            layer_activation_bytes=kept[HEAD + 1 :].sum(axis=0),
+            end_activation_bytes=kept[: HEAD + 1].sum(axis=0),
+            workspace_bytes=np.maximum(present, rerun),
+            reserve_bytes=memory.reserve_bytes(setting, rates),
+            components={**parts, "recompute": recompute_s},
+        )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchCosts:
+    """What the stages cost; arrays of shape ``(num_stages,)``, as in :class:`tangram.cost.types.StageCost`.
+
+    Attributes:
+        forward_s, backward_s: Per micro-batch; ``backward_s`` includes recomputation.
+        step_s: Once per step.
+        weight_bytes, gradient_bytes, optimizer_bytes, workspace_bytes, reserve_bytes: Memory.
+        layer_activation_bytes, end_activation_bytes: Per micro-batch in flight, of the layers and of the ends
+            of the model.
+        components: Parts of ``forward_s + backward_s`` and of ``step_s``.
+    """
+
+    forward_s: FloatArray
+    backward_s: FloatArray
+    step_s: FloatArray
+    weight_bytes: FloatArray
+    gradient_bytes: FloatArray
+    optimizer_bytes: FloatArray
+    layer_activation_bytes: FloatArray
+    end_activation_bytes: FloatArray
+    workspace_bytes: FloatArray
+    reserve_bytes: FloatArray
+    components: dict[str, FloatArray]
+
+    @property
+    def time_s(self) -> FloatArray:
+        """Forward plus backward of one micro-batch."""
+        return self.forward_s + self.backward_s
+
+
+def _kinds(stage: BatchStage) -> tuple[Work, list[int | None], list[int]]:
+    """Work of the stage's distinct atoms; which of them stands in each row of the batch; how many of each."""
+    layout = layout_of(stage.setting.model, stage.atoms)
+    ends: list[int | None] = [layout.embedding, layout.head]
+    rows = ends + [a for a in range(len(layout.distinct)) if a not in ends]
+    number = [layout.atom_of.count(a) for a in range(len(layout.distinct))]
+    return summed(stage.setting, layout), rows, number
+
+
+def _stacked(settings: Sequence[Setting]) -> Setting:
+    stacked: Setting = _stack(settings, 1)
+    return stacked
+
+
+def _stack(values: Sequence[Any], num_columns: int) -> Any:
+    """Joins equal structures: arrays along their last axis, numbers into an array; else the first counts."""
+    first = values[0]
+    if is_dataclass(first) and type(first).__module__.startswith("tangram.cost"):
+        names = [field.name for field in fields(first)]
+        kind: Any = type(first)
+        return kind(**{n: _stack([getattr(v, n) for v in values], num_columns) for n in names})
+    if isinstance(first, np.ndarray):
+        return np.concatenate(values, axis=-1)
+    if isinstance(first, bool | int | float):
+        return np.array(values)
+    return first
