@@ -1,0 +1,1 @@
+"""Measured runs: reading them, predicting them, and saying how far the predictions are off."""

@@ -1,0 +1,102 @@
+"""Builds the model of a row from its columns: dense or with experts, grouped queries, latent attention.
+
+What the columns leave open follows from one convention, where no setting says otherwise: a feed-forward block
+of four hidden sizes is GPT's (no gate, biases, LayerNorm, learned positions), any other is gated (no biases,
+RMSNorm, rotary positions). Experts are gated by the same rule applied to their own width.
+"""
+
+from __future__ import annotations
+
+from tangram.model import fields as limits
+from tangram.model.spec import (
+    AttentionSpec,
+    FeedForwardSpec,
+    LatentSpec,
+    LayerSpec,
+    ModelSpec,
+    MoeSpec,
+    NormKind,
+    PositionKind,
+)
+from tangram.validation.cells import Cells, RowError
+from tangram.validation.settings import Settings
+
+GPT_WIDTH_RATIO = 4
+"""Feed-forward width over hidden size in GPT-2 and GPT-3 (Brown et al. 2020, section 2.1)."""
+
+
+def row_model(cells: Cells, settings: Settings) -> ModelSpec:
+    """Builds the model.
+
+    Args:
+        cells: Columns ``n_layers``, ``hidden``, ``ffn_hidden``, ``heads``, ``kv_heads``, ``vocab``,
+            ``experts``, ``top_k``, ``seq_len``; of a model with experts, ``ffn_hidden`` is one expert's.
+        settings: What the columns do not hold.
+
+    Raises:
+        RowError: A needed column is empty, or numbers contradict each other.
+    """
+    hidden = _limited(cells, "hidden", limits.MAX_WIDTH)
+    num_layers = _limited(cells, "n_layers", limits.MAX_LAYERS)
+    width = cells.optional_count("ffn_hidden") or settings.dense_width or GPT_WIDTH_RATIO * hidden
+    gated = settings.gated if settings.gated is not None else width != GPT_WIDTH_RATIO * hidden
+    biases = settings.biases if settings.biases is not None else not gated
+    norm = settings.norm or (NormKind.RMSNORM if gated else NormKind.LAYERNORM)
+    position = settings.position or (PositionKind.ROTARY if gated else PositionKind.LEARNED)
+    attention = _attention(cells, settings, hidden, biases)
+    num_experts = cells.optional_count("experts")
+    dense = FeedForwardSpec(settings.dense_width or width, gated, biases)
+    layers = [LayerSpec(attention, dense, norm)] * num_layers
+    if num_experts is not None and num_experts > 1:
+        top_k = cells.count("top_k")
+        if top_k > num_experts:
+            raise RowError("impossible", f"{top_k} is more than {num_experts} experts", column="top_k")
+        shared = FeedForwardSpec(settings.shared_width, gated, biases) if settings.shared_width else None
+        moe = MoeSpec(num_experts, top_k, FeedForwardSpec(width, gated, biases), shared)
+        layers = [
+            LayerSpec(attention, moe if _has_experts(i, settings) else dense, norm) for i in range(num_layers)
+        ]
+    return ModelSpec(
+        name=cells.text("model") or "unnamed",
+        family="row",
+        hidden_size=hidden,
+        vocab_size=_limited(cells, "vocab", limits.MAX_VOCAB),
+        layers=tuple(layers),
+        norm=norm,
+        position=position,
+        max_positions=cells.count("seq_len"),
+        tied_embeddings=bool(settings.tied_embeddings),
+    )
+
+
+def _has_experts(idx: int, settings: Settings) -> bool:
+    every = settings.moe_every or 1
+    return idx >= (settings.dense_layers or 0) and idx % every == every - 1
+
+
+def _attention(cells: Cells, settings: Settings, hidden: int, biases: bool) -> AttentionSpec:
+    heads = _limited(cells, "heads", limits.MAX_HEADS)
+    latent = settings.latent
+    if latent is not None:
+        spec = LatentSpec(latent.q_rank, latent.kv_rank, latent.nope_dim, latent.rope_dim, latent.value_dim)
+        return AttentionSpec(heads, heads, latent.nope_dim + latent.rope_dim, latent=spec)
+    kv_heads = cells.count("kv_heads", heads)
+    if heads % kv_heads:
+        raise RowError("impossible", f"{kv_heads} does not divide {heads} heads", column="kv_heads")
+    if settings.head_dim is None and hidden % heads:
+        raise RowError("impossible", f"{heads} does not divide the hidden size {hidden}", column="heads")
+    return AttentionSpec(
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=settings.head_dim or hidden // heads,
+        qkv_bias=settings.qkv_bias if settings.qkv_bias is not None else biases,
+        out_bias=biases,
+        qk_norm=bool(settings.qk_norm),
+    )
+
+
+def _limited(cells: Cells, column: str, high: int) -> int:
+    value = cells.count(column)
+    if value > high:
+        raise RowError("not-a-number", f"{value} is out of range; legal: 1 to {high}", column=column)
+    return value
