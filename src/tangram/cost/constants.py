@@ -45,6 +45,7 @@ class StackConstants:
     collective_launch_s: float
     compute_hides_frac: float
     exposed_floor_frac: float
+    p2p_exposed_frac: float
     expert_imbalance: float
     moe_launch_ratio: float
     logit_fixed_bytes: float

@@ -1,0 +1,209 @@
+"""Runs side by side: from the costs of their stages to the times of their steps and the peaks of their
+memory.
+
+The time of a pipeline is a closed form, which costs microseconds and knows interleaving; the planner's
+simulator is for plans that are placed on a cluster. With stage times t (forward and backward of one
+micro-batch), m micro-batches, v chunks of the model per stage and step ends u:
+
+    T = m max t + (sum t - max t) / v + max u
+
+the first two terms are Megatron's (Narayanan et al. 2021, section 2.2) for unequal stages. Transfers between
+stages add to the time of the stage that waits for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tangram.cost.batch import BatchCosts, BatchStage, StageBatch
+from tangram.cost.constants import Constants
+from tangram.cost.types import FloatArray, IntArray, Number
+from tangram.validation.run import MemoryKind, MemoryRanks, Run
+from tangram.validation.stages import stages_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RunBatch:
+    """Runs, and their stages as one batch.
+
+    Arrays are of columns (the different stages, see :class:`tangram.cost.batch.StageBatch`), of places (stage
+    after stage of run after run, once per kind of host that replicas of it run on), of positions (stage after
+    stage), or of runs.
+
+    Attributes:
+        runs: As given.
+        stages: Columns.
+        run_of_column: Per column, its run.
+        column: Per place, its column.
+        first_place: Per position, its first place.
+        first_position: Per run, its first position.
+        depth: Per position, how many stages are behind it, itself included.
+        nic_s, intra_s: Per position, how long one transfer to the next stage takes at the stated bandwidth of
+            the NICs, or of the node; 0 where it does not cross them, and behind the last stage.
+        num_micro_batches, chunks: Per run.
+    """
+
+    runs: tuple[Run, ...]
+    stages: StageBatch
+    run_of_column: IntArray
+    column: IntArray
+    first_place: IntArray
+    first_position: IntArray
+    depth: FloatArray
+    nic_s: FloatArray
+    intra_s: FloatArray
+    num_micro_batches: FloatArray
+    chunks: FloatArray
+
+    @staticmethod
+    def of(runs: Sequence[Run]) -> RunBatch:
+        """Fills the tables of all runs; at least one."""
+        stages: list[BatchStage] = []
+        run_of_column: list[int] = []
+        column: list[int] = []
+        first_place: list[int] = []
+        first_position: list[int] = []
+        edges, depth = [], []
+        for number, run in enumerate(runs):
+            own = stages_of(run)
+            first_position.append(len(first_place))
+            for idx, positions in enumerate(own.of_stage):
+                first_place.append(len(column))
+                column += [len(stages) + position for position in positions]
+                depth.append(run.degrees.pp - idx)
+                edges.append(_edge_s(run, idx))
+            stages += own.stages
+            run_of_column += [number] * len(own.stages)
+        return RunBatch(
+            runs=tuple(runs),
+            stages=StageBatch.of(stages),
+            run_of_column=_ints(run_of_column),
+            column=_ints(column),
+            first_place=_ints(first_place),
+            first_position=_ints(first_position),
+            depth=np.array(depth, dtype=np.float64),
+            nic_s=np.array([nic for nic, _ in edges]),
+            intra_s=np.array([intra for _, intra in edges]),
+            num_micro_batches=np.array([run.num_micro_batches for run in runs], dtype=np.float64),
+            chunks=np.array([run.degrees.vpp for run in runs], dtype=np.float64),
+        )
+
+    def slowest(self, of_column: FloatArray) -> FloatArray:
+        """Returns the largest value among the hosts of each position."""
+        found: FloatArray = np.maximum.reduceat(of_column[self.column], self.first_place)
+        return found
+
+    def spread(self, of_run: FloatArray) -> FloatArray:
+        """Returns one value per position for one per run."""
+        lengths = np.diff(np.append(self.first_position, len(self.first_place)))
+        values: FloatArray = np.repeat(of_run, lengths)
+        return values
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Predictions:
+    """What the cost model says of the runs of a batch; arrays of shape ``(num_runs,)``.
+
+    Attributes:
+        iter_s: Time of one step.
+        peak_bytes: Peak memory, as the row counts it (whose peak, and the device's or the allocator's).
+    """
+
+    iter_s: FloatArray
+    peak_bytes: FloatArray
+
+
+def predict_batch(batch: RunBatch, constants: Constants) -> Predictions:
+    """Predicts all runs.
+
+    Args:
+        batch: Runs.
+        constants: One number per constant, or one per column of the batch.
+    """
+    costs = batch.stages.costs(constants)
+    return Predictions(iteration_s(batch, costs, constants), peak_bytes(batch, costs))
+
+
+def iteration_s(batch: RunBatch, costs: BatchCosts, constants: Constants) -> FloatArray:
+    """Returns the time of a step of every run."""
+    transfer_s = _transfer_s(batch, constants)
+    exposed = batch.slowest(_of_columns(batch, constants.stack.p2p_exposed_frac))
+    chunks = batch.spread(batch.chunks)
+    own_s = batch.slowest(costs.time_s)
+    stage_s = own_s + 2 * exposed * chunks * transfer_s
+    first = batch.first_position
+    slowest = np.maximum.reduceat(stage_s, first)
+    fill = (np.add.reduceat(stage_s, first) - slowest) / batch.chunks
+    sent = np.add.reduceat(2 * (1 - exposed) * transfer_s, first)
+    step = np.maximum.reduceat(batch.slowest(costs.step_s), first)
+    seconds: FloatArray = batch.num_micro_batches * slowest + fill + sent + step
+    return seconds
+
+
+def peak_bytes(batch: RunBatch, costs: BatchCosts) -> FloatArray:
+    """Returns the peak memory of every run, as its row counts it.
+
+    Under 1F1B a stage holds as many micro-batches as there are stages from it to the end. Interleaved, it
+    holds ``2 (stages behind it) + (v - 1) pp + 1`` chunks of a v-th of its layers (Megatron-Core's warm-up).
+    """
+    m, v, depth = (batch.spread(batch.num_micro_batches), batch.spread(batch.chunks), batch.depth)
+    pp = batch.spread(np.array([float(run.degrees.pp) for run in batch.runs]))
+    held = np.minimum(m, depth)
+    chunks = np.minimum(m * v, 2 * (depth - 1) + (v - 1) * pp + 1)
+    layers = np.where(v > 1, chunks / v, held)
+    on_device = np.array([run.measured.memory_kind is MemoryKind.DEVICE for run in batch.runs])
+    states = costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes + costs.workspace_bytes
+    states = states + on_device[batch.run_of_column] * costs.reserve_bytes
+    peaks = batch.slowest(states) + layers * batch.slowest(costs.layer_activation_bytes)
+    peaks = peaks + held * batch.slowest(costs.end_activation_bytes)
+    first = batch.first_position
+    last = np.append(first[1:], len(peaks)) - 1
+    ranks = [run.measured.memory_ranks for run in batch.runs]
+    return np.select(
+        [
+            np.array([r is which for r in ranks])
+            for which in (MemoryRanks.FIRST_STAGE, MemoryRanks.LAST_STAGE)
+        ],
+        [peaks[first], peaks[last]],
+        np.maximum.reduceat(peaks, first),
+    )
+
+
+def _transfer_s(batch: RunBatch, constants: Constants) -> FloatArray:
+    cluster = constants.cluster
+    nic = batch.slowest(_of_columns(batch, cluster.nic_efficiency))
+    intra = batch.slowest(_of_columns(batch, cluster.nvlink_efficiency))
+    seconds: FloatArray = batch.nic_s / nic + batch.intra_s / intra
+    return seconds
+
+
+def _of_columns(batch: RunBatch, constant: Number) -> FloatArray:
+    return np.broadcast_to(np.asarray(constant, dtype=np.float64), len(batch.stages))
+
+
+def _edge_s(run: Run, stage: int) -> tuple[float, float]:
+    """Seconds of one transfer behind a stage at stated bandwidths: over the NICs, or inside a node.
+
+    Every rank sends what the next stage needs of it: its share of the residual stream where that is split
+        over tp,
+    else all of it. All ranks of a node send at once.
+    """
+    degrees = run.degrees
+    if stage + 1 == degrees.pp:
+        return 0.0, 0.0
+    host, behind = run.hardware.host(stage), run.hardware.host(stage + 1)
+    gpus = degrees.dp * degrees.cp * degrees.tp
+    width = run.model.hidden_size * run.numbers.precision.element_bytes
+    split = degrees.tp if run.software.sequence_parallel else 1
+    rank_bytes = run.micro_batch * run.seq_len / degrees.cp * width / split
+    if gpus * (stage + 2) <= host.gpus_per_node * (gpus * stage // host.gpus_per_node + 1):
+        return 0.0, rank_bytes / host.link_bytes_per_s
+    on_node = min(gpus, host.gpus_per_node)
+    return on_node * rank_bytes / min(host.nic_bytes_per_s, behind.nic_bytes_per_s), 0.0
+
+
+def _ints(values: Sequence[int]) -> IntArray:
+    return np.array(values, dtype=np.int64)

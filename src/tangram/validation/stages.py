@@ -1,0 +1,153 @@
+"""From a run to the stages that the cost model evaluates.
+
+Stages of equal content on equal hosts are one: most pipelines have a first, a last, and many equal inner
+ones.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import gcd
+
+import numpy as np
+
+from tangram.cluster.catalog import gpu_link
+from tangram.cluster.spec import Island, Node, Portion
+from tangram.cost.batch import BatchStage
+from tangram.cost.setting import Setting
+from tangram.cost.types import StageConfig, StageConfigs
+from tangram.job import Job, Precision, Recompute
+from tangram.model.atoms import cut_atoms
+from tangram.model.spec import ModelSpec
+from tangram.validation.run import Attention, Fp8, Host, Run
+
+INTRA_LATENCY_S, INTER_LATENCY_S = 5e-6, 10e-6
+"""Of one message, where no row says; the defaults of cluster files."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunStages:
+    """The stages of a run.
+
+    Attributes:
+        stages: The different ones.
+        of_stage: Per stage of the pipeline, the positions in ``stages`` of all that its replicas run on.
+    """
+
+    stages: tuple[BatchStage, ...]
+    of_stage: tuple[tuple[int, ...], ...]
+
+
+def stages_of(run: Run) -> RunStages:
+    """Returns the stages of a run."""
+    model = _with_mtp(run)
+    atoms = cut_atoms(model)
+    bounds = _bounds(run, model)
+    known: dict[tuple[object, ...], int] = {}
+    stages: list[BatchStage] = []
+    of_stage = []
+    for idx, (start, stop) in enumerate(bounds):
+        hosts = run.hardware.hosts[idx if len(run.hardware.hosts) > 1 else 0]
+        positions = []
+        for host in dict.fromkeys(hosts):
+            content = tuple(atom.fingerprint for atom in atoms[start:stop])
+            key = (content, host)
+            if key not in known:
+                known[key] = len(stages)
+                stages.append(
+                    BatchStage(
+                        _setting(run, model, host),
+                        atoms[start:stop],
+                        run.saving.recompute is Recompute.FULL,
+                    )
+                )
+            positions.append(known[key])
+        of_stage.append(tuple(positions))
+    return RunStages(tuple(stages), tuple(of_stage))
+
+
+def portion_of(run: Run, host: Host) -> Portion:
+    """Returns the GPUs of one stage: stages follow each other on the nodes, whole nodes where a stage is
+    larger.
+    """
+    gpus = run.degrees.dp * run.degrees.cp * run.degrees.tp
+    per_node = gcd(gpus, host.gpus_per_node)
+    link = gpu_link(host.gpu)
+    node = Node(
+        name="node",
+        gpu=host.gpu,
+        num_gpus=host.gpus_per_node,
+        intra_bandwidth_bytes_per_s=host.link_bytes_per_s,
+        intra_latency_s=INTRA_LATENCY_S,
+        intra_kind="pcie" if link is None else link.kind,
+        nic_bandwidth_bytes_per_s=host.nic_bytes_per_s,
+        host="node",
+        group="node",
+    )
+    island = Island(
+        name=host.gpu.name,
+        nodes=(node,) * (gpus // per_node),
+        gpu=host.gpu,
+        gpus_per_node=host.gpus_per_node,
+        intra_bandwidth_bytes_per_s=host.link_bytes_per_s,
+        intra_latency_s=INTRA_LATENCY_S,
+        inter_bandwidth_bytes_per_s=host.nic_bytes_per_s,
+        inter_latency_s=INTER_LATENCY_S,
+        nic_bandwidth_bytes_per_s=host.nic_bytes_per_s,
+    )
+    return Portion(island, gpus // per_node, per_node)
+
+
+def _with_mtp(run: Run) -> ModelSpec:
+    """Layers for multi-token prediction count as layers behind the others."""
+    model = run.model
+    return replace(model, layers=model.layers + model.layers[-1:] * run.mtp_layers)
+
+
+def _bounds(run: Run, model: ModelSpec) -> list[tuple[int, int]]:
+    """Atoms of each stage: embedding with the first, head (and what predicts further tokens) with the
+    last.
+    """
+    cuts, position = [0], 1
+    for layers in run.layers_per_stage[:-1]:
+        position += layers
+        cuts.append(position)
+    cuts.append(model.num_layers + 2)
+    return list(pairwise(cuts))
+
+
+def _setting(run: Run, model: ModelSpec, host: Host) -> Setting:
+    degrees, numbers, saving, software = run.degrees, run.numbers, run.saving, run.software
+    config = StageConfig(
+        dp=degrees.dp,
+        tp=degrees.tp,
+        cp=degrees.cp,
+        ep=degrees.ep,
+        expert_tp=degrees.expert_tp,
+        zero=degrees.zero,
+        selective=saving.recompute is Recompute.SELECTIVE and "core_attn" in saving.modules,
+        offload_optimizer=saving.optimizer_offload,
+    )
+    precision = numbers.precision if numbers.fp8 is Fp8.NONE else Precision.FP8
+    if numbers.tf32_where_possible and host.gpu.supports(Precision.TF32):
+        precision = Precision.TF32
+    job = Job(run.global_batch, run.seq_len, precision, optimizer=numbers.optimizer)
+    flash = None if software.attention is Attention.UNKNOWN else software.attention is Attention.FLASH
+    setting = Setting.of(
+        model,
+        portion_of(run, host),
+        StageConfigs.of([config]),
+        run.micro_batch * degrees.dp,
+        job,
+        flash=flash,
+        sequence_parallel=software.sequence_parallel,
+    )
+    kept = setting.optimizer_bytes + numbers.gradient_copy_bytes
+    setting = replace(setting, optimizer_bytes=kept)
+    if degrees.shard_ranks is not None:
+        ranks = np.array([float(degrees.shard_ranks)])
+        setting = replace(
+            setting, data_ranks=ranks, expert_data_ranks=np.minimum(ranks, setting.expert_data_ranks)
+        )
+    return setting
