@@ -2,8 +2,10 @@
 
 Element counts per token follow Korthikanti et al. 2022, "Reducing Activation Recomputation in Large
 Transformer Models", section 4, generalised to grouped queries; with sequence parallelism everything stored is
-divided by tp. Element-wise traffic is 20 h + 3 (q + 2 kv) elements per layer and pass (the form that was
-fitted to public rows, ``constants.json``), dealt out to the parts; backward moves twice as much.
+divided by tp. Element-wise traffic is what fused kernels move: a norm reads and writes the residual stream,
+an addition to it reads two and writes one, queries, keys and values are read and written once (rotation,
+layout). That is 10 h + 2 (q + 2 kv) elements per layer and forward pass; backward moves twice as much. A
+stack's ``elementwise_ratio`` says how much more its kernels move.
 
 Tensor parallelism all-gathers the input of the column-parallel product and reduce-scatters the output of the
 row-parallel one; backward does the converse. The second gather of the input that backward needs (only a shard
@@ -33,6 +35,11 @@ Forward: scores written; read and written by the softmax; a mask and the dropped
 by the product with the values. Backward: likewise, for two products on either side.
 """
 
+TENSOR_CORE_ELEMENTS = 8
+"""Heads of another width cannot be loaded 16 bytes at a time, which tensor cores want (cuBLAS documentation);
+fused kernels pad them.
+"""
+
 FLASH_BACKWARD_RATIO = 2.5
 """Backward over forward FLOP of a fused kernel: five products instead of two (Dao 2023, FlashAttention-2)."""
 
@@ -51,7 +58,7 @@ def fill_qkv(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
         return
     columns = _core_columns(setting, attention)
     fill_gemm(table, work.GEMM, setting.tokens, columns, hidden)
-    fill_elementwise(table, 6 * residual_bytes)
+    fill_elementwise(table, 2 * residual_bytes)
     fill_tp(setting, table)
     table[work.STORED] = 2 * residual_bytes
     table[work.TRANSIENT] = setting.tokens * (2 * hidden + columns) * element
@@ -76,7 +83,7 @@ def _fill_latent(setting: Setting, attention: AttentionSpec, latent: LatentSpec,
     fill_gemm(table, work.GEMM, setting.tokens, expanded, float(latent.kv_rank))
     residual_bytes = setting.shard_tokens * (hidden * element)
     gathered_bytes = setting.tokens * (gathered * element)
-    fill_elementwise(table, 6 * residual_bytes + 3 * gathered_bytes)
+    fill_elementwise(table, 2 * residual_bytes + 2 * gathered_bytes)
     fill_tp(setting, table, gathered)
     table[work.STORED] = 2 * residual_bytes + 2 * gathered_bytes
     table[work.TRANSIENT] = setting.tokens * (2 * hidden + gathered + queries + expanded) * element
@@ -86,7 +93,7 @@ def fill_core(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     """Rotary embedding and scores times values: fills the part's table."""
     element, attention = setting.element_bytes, layer.attention
     qkv_bytes = setting.tokens * _core_columns(setting, attention) * element
-    fill_elementwise(table, 3 * qkv_bytes)
+    fill_elementwise(table, 2 * qkv_bytes)
     fill_launch(table, CORE_LAUNCH)
     kv_bytes = setting.tokens * setting.cp * (_kv_width(attention) * element / setting.tp)
     gathered_bytes = setting.groups.remote_frac[links.CP] * kv_bytes
@@ -107,7 +114,7 @@ def fill_out(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     hidden, element = setting.model.hidden_size, setting.element_bytes
     width = layer.attention.value_width / setting.tp
     fill_gemm(table, work.GEMM, setting.tokens, hidden, width)
-    fill_elementwise(table, setting.shard_tokens * (4 * hidden * element))
+    fill_elementwise(table, setting.shard_tokens * (3 * hidden * element))
     fill_launch(table, OUT_LAUNCH)
     fill_tp(setting, table)
     input_bytes = setting.tokens * width * element
@@ -174,7 +181,8 @@ def _fill_unfused(setting: Setting, attention: AttentionSpec, table: FloatArray)
     """All scores are computed, masked or not; softmax output, dropout's mask and its output are kept."""
     element = setting.element_bytes
     flop = _score_flop(setting, attention)
-    table[work.UNFUSED], table[work.UNFUSED + work.BACKWARD] = flop, 2 * flop
+    row = work.UNALIGNED if attention.head_dim % TENSOR_CORE_ELEMENTS else work.UNFUSED
+    table[row], table[row + work.BACKWARD] = flop, 2 * flop
     scores = setting.tokens * (attention.num_heads * setting.job.seq_len) / setting.tp
     table[work.SCORES] = scores * (SCORE_FORWARD_BYTES * element / 2)
     table[work.SCORES + work.BACKWARD] = scores * (SCORE_BACKWARD_BYTES * element / 2)

@@ -33,6 +33,7 @@ class GpuConstants:
     unfused_efficiency: float
     score_efficiency: float
     memory_efficiency: float
+    unaligned_ratio: float
     fp8_efficiency: float
     fp8_overhead_rows: float
 
@@ -48,6 +49,7 @@ class StackConstants:
     p2p_exposed_frac: float
     expert_imbalance: float
     moe_launch_ratio: float
+    elementwise_ratio: float
     logit_fixed_bytes: float
     logit_element_ratio: float
     logit_traffic_fixed_bytes: float

@@ -42,7 +42,7 @@ def fill_head(setting: Setting, table: FloatArray) -> None:
     hidden, element = setting.model.hidden_size, setting.element_bytes
     fill_gemm(table, work.HEAD, setting.tokens, setting.vocab_rows, hidden)
     residual_bytes = setting.shard_tokens * (hidden * element)
-    fill_elementwise(table, 5 * residual_bytes)
+    fill_elementwise(table, 2 * residual_bytes)
     fill_launch(table, HEAD_LAUNCH)
     fill_tp(setting, table)
     table[work.TP_CALLS] += 2 * LOSS_REDUCTIONS

@@ -15,10 +15,12 @@ from tangram.model.spec import FeedForwardSpec, LayerSpec
 UP_LAUNCH, DOWN_LAUNCH = 0.2, 0.15
 """Shares of a layer's launch time; the two parts of a block with attention's three make 1."""
 
-ACTIVATION_ELEMENTS = 5
-"""Traffic of the activation function per up-projected element and pass, part of the form that was
-fitted to public rows (``constants.json``).
-"""
+
+def activation_elements(block: FeedForwardSpec) -> float:
+    """Traffic of the activation function per up-projected element and forward pass: all are read; one of two
+    is written where the block is gated, else all.
+    """
+    return 1 + 1 / block.num_up_matrices
 
 
 def fill_up(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
@@ -27,7 +29,7 @@ def fill_up(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     columns = block.num_up_matrices * block.intermediate_size / setting.tp
     fill_gemm(table, work.GEMM, setting.tokens, columns, hidden)
     residual_bytes = setting.shard_tokens * (hidden * element)
-    fill_elementwise(table, 6 * residual_bytes)
+    fill_elementwise(table, 2 * residual_bytes)
     fill_launch(table, UP_LAUNCH)
     fill_tp(setting, table)
     table[work.STORED] = 2 * residual_bytes
@@ -42,7 +44,7 @@ def fill_down(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     fill_gemm(table, work.GEMM, setting.tokens, hidden, width)
     up_bytes = setting.tokens * width * (block.num_up_matrices * element)
     residual_bytes = setting.shard_tokens * (hidden * element)
-    fill_elementwise(table, 4 * residual_bytes + ACTIVATION_ELEMENTS * up_bytes)
+    fill_elementwise(table, 3 * residual_bytes + activation_elements(block) * up_bytes)
     fill_launch(table, DOWN_LAUNCH)
     fill_tp(setting, table)
     kept_bytes = up_bytes + setting.tokens * width * element

@@ -7,8 +7,9 @@ stride)`` ranks on each node it touches. Where groups lie across node borders un
 
 A collective costs latency + bytes / bandwidth. Inside a node the bandwidth is the link's; across nodes it is
 the smaller of the link's and the group's share of the node's NICs: all groups of a node that cross nodes do
-so at once and share them. Latency grows with the logarithm of the ranks inside a node, and of the nodes
-(NCCL's trees).
+so at once and share them. Latency grows with the ranks inside a node, and with the nodes: all-gathers and
+reduce-scatters go round a ring (NCCL has trees for all-reduces only). On 256 and 512 GPUs this is what made
+fully sharded runs slower than bandwidth says.
 """
 
 from __future__ import annotations
@@ -116,8 +117,8 @@ class LinkRates:
         # A node holds per_node / in_node groups of each kind: each gets that share of the NICs.
         ring = np.where(groups.nodes > 1, np.maximum(cross / groups.in_node, intra), intra)
         hops_s = (
-            _log2_ceil(groups.in_node) * groups.intra_latency_s
-            + _log2_ceil(groups.nodes) * groups.inter_latency_s
+            (groups.in_node - 1) * groups.intra_latency_s
+            + (groups.nodes - 1) * groups.inter_latency_s
             + stack.collective_launch_s
         )
         inside, across = groups.remote_frac[EP] - groups.cross_node_frac[EP], groups.cross_node_frac[EP]
@@ -136,9 +137,3 @@ def _groups(configs: StageConfigs) -> tuple[IntArray, IntArray]:
     size = np.stack([tp, cp, dp * cp, ep, expert_tp, expert_dp])
     stride = np.stack([one, tp, tp, expert_tp, one, ep * expert_tp])
     return size, stride
-
-
-def _log2_ceil(count: FloatArray) -> FloatArray:
-    """The smallest k with 2**k >= count, exactly: the bits of ``count - 1``."""
-    exponent: FloatArray = np.frexp(count - 1)[1].astype(np.float64)
-    return exponent

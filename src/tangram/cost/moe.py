@@ -17,7 +17,7 @@ import numpy as np
 
 from tangram.cost import links, work
 from tangram.cost.attention import dropout_mask_bytes, fill_elementwise, fill_launch
-from tangram.cost.feed_forward import ACTIVATION_ELEMENTS, DOWN_LAUNCH, UP_LAUNCH
+from tangram.cost.feed_forward import DOWN_LAUNCH, UP_LAUNCH, activation_elements
 from tangram.cost.gemm import fill_expert_gemm, fill_gemm
 from tangram.cost.setting import Setting
 from tangram.cost.types import FloatArray
@@ -43,8 +43,8 @@ def fill_moe(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     up_bytes = moe.expert.num_up_matrices * act_bytes
     residual_bytes = setting.shard_tokens * (hidden * element)
     _fill_products(setting, moe, worked, table)
-    fill_elementwise(table, 10 * residual_bytes)
-    moved = PERMUTE_ELEMENTS * routed_bytes + ACTIVATION_ELEMENTS * up_bytes
+    fill_elementwise(table, 5 * residual_bytes)
+    moved = PERMUTE_ELEMENTS * routed_bytes + activation_elements(moe.expert) * up_bytes
     fill_elementwise(table, moved, work.EXPERT_STREAM)
     fill_launch(table, UP_LAUNCH + DOWN_LAUNCH, work.MOE_LAUNCH)
     gathered_bytes = setting.groups.remote_frac[links.EXPERT_TP] * worked_bytes
@@ -74,7 +74,7 @@ def _fill_shared(setting: Setting, shared: FeedForwardSpec, table: FloatArray) -
     up_bytes = shared.num_up_matrices * act_bytes
     gathered_bytes = setting.tokens * (hidden * element) * setting.groups.remote_frac[links.TP]
     for back in (0, work.BACKWARD):
-        table[work.STREAM + back] += ACTIVATION_ELEMENTS * up_bytes * (2 if back else 1)
+        table[work.STREAM + back] += activation_elements(shared) * up_bytes * (2 if back else 1)
         table[work.LAUNCH + back] += UP_LAUNCH + DOWN_LAUNCH
         table[work.TP_CALLS + back] += 2
         table[work.TP_BYTES + back] += 2 * gathered_bytes

@@ -50,7 +50,7 @@ def _apply_selective(setting: Setting, table: FloatArray) -> None:
     selective = setting.configs.selective
     table[work.STORED] += ~selective * table[work.DROPPABLE]
     table[work.TRANSIENT] += selective * table[work.DROPPABLE]
-    for row in (work.FLASH, work.UNFUSED, work.SCORES):
+    for row in (work.FLASH, work.UNFUSED, work.UNALIGNED, work.SCORES):
         table[row + work.BACKWARD] += selective * table[row]
 
 

@@ -26,7 +26,9 @@ class Rates:
         pass_bytes_per_logit: What the loss moves in one pass.
         head_s_per_flop, head_overhead_rows: Of the LM head's, at 16 bit where the job's precision has less.
         flash_s_per_flop, unfused_s_per_flop, score_s_per_byte: Of attention.
-        stream_s_per_byte: Of element-wise kernels.
+        element_s_per_byte: Of element-wise kernels, per byte that fused ones move.
+        unaligned_ratio: Time of unfused attention with unaligned heads over that of others.
+        stream_s_per_byte: Of memory that is read and written in one sweep.
         launch_s, moe_launch_s: Per layer's worth of launches, in one pass.
         imbalance: Tokens of the busiest expert-parallel rank over the mean.
         links: Of collectives.
@@ -43,7 +45,9 @@ class Rates:
     head_overhead_rows: Number
     flash_s_per_flop: Number
     unfused_s_per_flop: Number
+    unaligned_ratio: Number
     score_s_per_byte: Number
+    element_s_per_byte: Number
     stream_s_per_byte: Number
     launch_s: Number
     moe_launch_s: Number
@@ -69,7 +73,9 @@ class Rates:
             head_overhead_rows=gpu.gemm_overhead_rows,
             flash_s_per_flop=1 / (gpu.flash_efficiency * wide),
             unfused_s_per_flop=1 / (gpu.unfused_efficiency * wide),
+            unaligned_ratio=gpu.unaligned_ratio,
             score_s_per_byte=1 / (gpu.score_efficiency * bandwidth),
+            element_s_per_byte=stack.elementwise_ratio / (gpu.memory_efficiency * bandwidth),
             stream_s_per_byte=1 / (gpu.memory_efficiency * bandwidth),
             launch_s=stack.launch_s,
             moe_launch_s=stack.launch_s * stack.moe_launch_ratio,
@@ -96,12 +102,12 @@ class Rates:
             out[work.MATMUL_S] = self._matmul_s(row)
             out[work.ATTENTION_S] = (
                 row[work.FLASH] * self.flash_s_per_flop
-                + row[work.UNFUSED] * self.unfused_s_per_flop
+                + (row[work.UNFUSED] + self.unaligned_ratio * row[work.UNALIGNED]) * self.unfused_s_per_flop
                 + row[work.SCORES] * self.score_s_per_byte
             )
-            moved = row[work.STREAM] + self.imbalance * row[work.EXPERT_STREAM]
-            moved += table[work.LOGITS] * self.pass_bytes_per_logit
-            out[work.ELEMENTWISE_S] = moved * self.stream_s_per_byte
+            moved_s = (row[work.STREAM] + self.imbalance * row[work.EXPERT_STREAM]) * self.element_s_per_byte
+            moved_s += table[work.LOGITS] * (self.pass_bytes_per_logit * self.stream_s_per_byte)
+            out[work.ELEMENTWISE_S] = moved_s
             out[work.LAUNCH_S] = row[work.LAUNCH] * self.launch_s + row[work.MOE_LAUNCH] * self.moe_launch_s
             tp_s = row[work.TP_BYTES] * per_byte[links.TP]
             out[work.TP_S] = row[work.TP_CALLS] * latency[links.TP] + tp_s

@@ -19,21 +19,23 @@ EXPERT_ROWLESS_MU, EXPERT_ROWLESS_MU2 = 6, 7
 """Products of routed experts: what does not."""
 HEAD, HEAD_MU, HEAD_MU2 = range(8, 11)
 """Products of the LM head, which never run below 16 bit."""
-FLASH, UNFUSED = 11, 12
-"""FLOP of attention, by kernel."""
-SCORES = 13
+FLASH, UNFUSED, UNALIGNED = 11, 12, 13
+"""FLOP of attention, by kernel; the last of unfused attention with heads that tensor cores cannot load
+whole.
+"""
+SCORES = 14
 """Bytes that unfused attention moves."""
-STREAM, EXPERT_STREAM = 14, 15
+STREAM, EXPERT_STREAM = 15, 16
 """Bytes that element-wise kernels move; the second grows with the tokens of the busiest rank."""
-LAUNCH, MOE_LAUNCH = 16, 17
+LAUNCH, MOE_LAUNCH = 17, 18
 """Kernel launches, in layers' worth; the second of mixtures of experts."""
-TP_CALLS, TP_BYTES, CP_CALLS, CP_BYTES = range(18, 22)
-EP_CALLS, EP_BYTES, EXPERT_TP_CALLS, EXPERT_TP_BYTES = range(22, 26)
+TP_CALLS, TP_BYTES, CP_CALLS, CP_BYTES = range(19, 23)
+EP_CALLS, EP_BYTES, EXPERT_TP_CALLS, EXPERT_TP_BYTES = range(23, 27)
 """Collectives: how many, and the bytes a rank gets from others (EP: the bytes that it sends, itself
 included).
 """
 
-BACKWARD = 26
+BACKWARD = 27
 """A row of the index above is forward; the same index plus this is backward."""
 NUM_WORK = 2 * BACKWARD
 
