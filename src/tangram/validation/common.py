@@ -168,6 +168,7 @@ def _software(settings: Settings, degrees: Degrees, flags: tuple[str, ...]) -> S
         balanced_experts=settings.balanced_experts,
         cuda_graphs=settings.cuda_graphs,
         cross_entropy_fusion=settings.cross_entropy_fusion,
+        dropout=settings.dropout,
         overlap_gradients=settings.overlap_gradients,
         overlap_parameters=settings.overlap_parameters,
         method=settings.method,

@@ -39,7 +39,8 @@ def equal_nodes(part: GpuSpec, settings: Settings, own: Settings) -> Hardware:
         link = settings.link_gb_per_s * GB
     if settings.nic_gbit_per_s is not None:
         nic = settings.nic_gbit_per_s * _BYTES_PER_S_PER_GBIT
-    host = Host(part, settings.gpus_per_node or part.gpus_per_node, link, nic)
+    gpus_per_node = settings.gpus_per_node or part.gpus_per_node
+    host = Host(part, gpus_per_node, settings.link_domain or gpus_per_node, link, nic)
     return Hardware(
         hosts=((host,),),
         link_basis=_basis(settings.link_gb_per_s, own.link_gb_per_s),

@@ -18,7 +18,9 @@ def configuration_key(run: Run, without: frozenset[str] = frozenset()) -> str:
     """
     degrees = run.degrees
     parts: dict[str, object] = {
-        "hardware": [[(h.gpu.name, h.gpus_per_node) for h in row] for row in run.hardware.hosts],
+        "hardware": [
+            [(h.gpu.name, h.gpus_per_node, h.link_domain) for h in row] for row in run.hardware.hosts
+        ],
         "network": [[(h.link_bytes_per_s, h.nic_bytes_per_s) for h in row] for row in run.hardware.hosts],
         "model": (fingerprint(run.model), run.mtp_layers),
         "batch": (run.seq_len, run.global_batch, run.micro_batch),

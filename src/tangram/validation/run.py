@@ -80,12 +80,14 @@ class Host:
     Attributes:
         gpu: The part; all of a node are equal.
         gpus_per_node: GPUs of the node, used or not.
+        link_domain: GPUs that the fast links join: those of the node, or of a rack of nodes (NVL72).
         link_bytes_per_s: Between two GPUs of the node, per GPU and direction.
         nic_bytes_per_s: All NICs of the node together, per direction.
     """
 
     gpu: GpuSpec
     gpus_per_node: int
+    link_domain: int
     link_bytes_per_s: float
     nic_bytes_per_s: float
 
@@ -208,6 +210,7 @@ class Software:
         balanced_experts: Whether tokens are spread evenly over experts by force.
         cuda_graphs: Whether (parts of) layers are launched as graphs.
         cross_entropy_fusion: Whether the loss is one fused kernel.
+        dropout: Whether there is dropout, whose masks are kept.
         overlap_gradients: Whether gradients are reduced beside the backward pass.
         overlap_parameters: Whether parameters are gathered beside the forward pass.
         method: Name of a training method that places experts its own way, or None.
@@ -222,6 +225,7 @@ class Software:
     balanced_experts: bool | None = None
     cuda_graphs: bool | None = None
     cross_entropy_fusion: bool | None = None
+    dropout: bool | None = None
     overlap_gradients: bool | None = None
     overlap_parameters: bool | None = None
     method: str | None = None

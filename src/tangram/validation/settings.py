@@ -45,6 +45,7 @@ class Settings(BaseModel):
         master_bytes: Per parameter, master weights.
         moment_bytes: Per parameter, both moments.
         gpus_per_node: GPUs of a node.
+        link_domain: GPUs that the fast links join, where they join more than a node.
         nic_gbit_per_s: All NICs of a node together, per direction.
         link_gb_per_s: Between two GPUs of a node, per GPU and direction.
         expert_tp: Tensor parallelism of the experts.
@@ -65,11 +66,14 @@ class Settings(BaseModel):
         position: Position information; else learned where the block has no gate.
         tied_embeddings: The head uses the embedding's matrix; else it does not.
         latent: Latent attention.
+        expert_width: Width of one expert, where ``ffn_hidden`` is that of the dense layers.
         shared_width: Width of all shared experts together.
         dense_layers: The first layers that have a dense block although the model has experts.
         dense_width: Width of the dense block in a model with experts.
         moe_every: Every how manyth layer has experts, counted from the end of the period.
         mtp_layers: Layers for multi-token prediction.
+        vocab_multiple: The vocabulary is padded to a multiple of this times tp before it is split.
+        dropout: Whether there is dropout, whose masks are kept.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -91,6 +95,7 @@ class Settings(BaseModel):
     master_bytes: int | None = Field(default=None, ge=0, le=16)
     moment_bytes: int | None = Field(default=None, ge=0, le=64)
     gpus_per_node: int | None = Field(default=None, ge=1, le=256)
+    link_domain: int | None = Field(default=None, ge=1, le=10_000)
     nic_gbit_per_s: float | None = Field(default=None, gt=0, le=1e6)
     link_gb_per_s: float | None = Field(default=None, gt=0, le=1e5)
     expert_tp: int | None = Field(default=None, ge=1, le=1_000_000)
@@ -111,8 +116,11 @@ class Settings(BaseModel):
     position: PositionKind | None = None
     tied_embeddings: bool | None = None
     latent: Latent | None = None
+    expert_width: int | None = Field(default=None, ge=1, le=1 << 24)
     shared_width: int | None = Field(default=None, ge=1, le=1 << 24)
     dense_layers: int | None = Field(default=None, ge=0, le=10_000)
     dense_width: int | None = Field(default=None, ge=1, le=1 << 24)
     moe_every: int | None = Field(default=None, ge=1, le=10_000)
     mtp_layers: int | None = Field(default=None, ge=0, le=100)
+    vocab_multiple: int | None = Field(default=None, ge=1, le=1 << 20)
+    dropout: bool | None = None

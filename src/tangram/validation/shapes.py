@@ -52,7 +52,8 @@ def row_model(cells: Cells, settings: Settings) -> ModelSpec:
         if top_k > num_experts:
             raise RowError("impossible", f"{top_k} is more than {num_experts} experts", column="top_k")
         shared = FeedForwardSpec(settings.shared_width, gated, biases) if settings.shared_width else None
-        moe = MoeSpec(num_experts, top_k, FeedForwardSpec(width, gated, biases), shared)
+        expert = FeedForwardSpec(settings.expert_width or width, gated, biases)
+        moe = MoeSpec(num_experts, top_k, expert, shared)
         layers = [
             LayerSpec(attention, moe if _has_experts(i, settings) else dense, norm) for i in range(num_layers)
         ]
@@ -60,13 +61,20 @@ def row_model(cells: Cells, settings: Settings) -> ModelSpec:
         name=cells.text("model") or "unnamed",
         family="row",
         hidden_size=hidden,
-        vocab_size=_limited(cells, "vocab", limits.MAX_VOCAB),
+        vocab_size=_vocab(cells, settings),
         layers=tuple(layers),
         norm=norm,
         position=position,
         max_positions=cells.count("seq_len"),
         tied_embeddings=bool(settings.tied_embeddings),
     )
+
+
+def _vocab(cells: Cells, settings: Settings) -> int:
+    """Rows of the vocabulary, padded here only where the source pads in its own way."""
+    rows = _limited(cells, "vocab", limits.MAX_VOCAB)
+    block = (settings.vocab_multiple or 1) * cells.count("tp")
+    return -(-rows // block) * block if settings.vocab_multiple else rows
 
 
 def _has_experts(idx: int, settings: Settings) -> bool:
