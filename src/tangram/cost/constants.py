@@ -10,7 +10,8 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from enum import StrEnum
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any, TypeVar
 
@@ -50,6 +51,10 @@ class StackConstants:
     expert_imbalance: float
     moe_launch_ratio: float
     elementwise_ratio: float
+    kernel_ratio: float
+    tp_exposed_frac: float
+    cp_exposed_frac: float
+    ep_exposed_frac: float
     logit_fixed_bytes: float
     logit_element_ratio: float
     logit_traffic_fixed_bytes: float
@@ -99,6 +104,36 @@ class Constants:
     cluster: ClusterConstants
 
 
+class Shelf(StrEnum):
+    """Where a constant belongs: what changes between two runs changes one shelf only."""
+
+    GPU = "gpu_family"
+    STACK = "stack"
+    CLUSTER = "cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """What a constant means.
+
+    Attributes:
+        unit, meaning: In words.
+        low, high: What is physically possible.
+        spread: Standard deviation of its logarithm before any row is seen.
+    """
+
+    unit: str
+    meaning: str
+    low: float
+    high: float
+    spread: float
+
+
+_KINDS: Mapping[Shelf, type] = {
+    Shelf.GPU: GpuConstants,
+    Shelf.STACK: StackConstants,
+    Shelf.CLUSTER: ClusterConstants,
+}
 _Shelf = TypeVar("_Shelf", GpuConstants, StackConstants, ClusterConstants)
 
 
@@ -107,14 +142,36 @@ def gpu_constants(gpu: GpuSpec) -> GpuConstants:
     return _family_shelves()[family_shelf(gpu)]
 
 
-def stack_constants() -> StackConstants:
-    """Returns the constants of Tangram's own runtime."""
-    return _stack_shelf()
+def stack_constants(name: str = DEFAULT_STACK) -> StackConstants:
+    """Returns the constants of a software stack; what is not known of it is as in Tangram's own runtime."""
+    return _stack_shelf(name)
 
 
-def cluster_constants() -> ClusterConstants:
-    """Returns the constants of an uncalibrated cluster."""
-    return _cluster_shelf()
+def cluster_constants(name: str = DEFAULT_CLUSTER) -> ClusterConstants:
+    """Returns the constants of a cluster; what is not known of it is as in an uncalibrated one."""
+    return _cluster_shelf(name)
+
+
+def definition(constant: str) -> Definition:
+    """Returns what is known of a constant before any measurement.
+
+    Raises:
+        KeyError: There is no such constant.
+    """
+    entry = _document()["definitions"][constant]
+    return Definition(entry["unit"], entry["meaning"], entry["low"], entry["high"], entry["spread"])
+
+
+def shelf_of(constant: str) -> Shelf:
+    """Returns the shelf on which a constant stands.
+
+    Raises:
+        KeyError: There is no such constant.
+    """
+    for shelf, kind in _KINDS.items():
+        if constant in (field.name for field in fields(kind)):
+            return shelf
+    raise KeyError(constant)
 
 
 def constants_of(gpu: GpuSpec) -> Constants:
@@ -181,14 +238,18 @@ def _family_shelves() -> Mapping[str, GpuConstants]:
     return {name: _shelf(GpuConstants, entries) for name, entries in _document()["gpu_family"].items()}
 
 
-@lru_cache(maxsize=1)
-def _stack_shelf() -> StackConstants:
-    return _shelf(StackConstants, _document()["stack"][DEFAULT_STACK])
+@cache
+def _stack_shelf(name: str) -> StackConstants:
+    return _shelf(StackConstants, _entries(Shelf.STACK, DEFAULT_STACK) | _entries(Shelf.STACK, name))
 
 
-@lru_cache(maxsize=1)
-def _cluster_shelf() -> ClusterConstants:
-    return _shelf(ClusterConstants, _document()["cluster"][DEFAULT_CLUSTER])
+@cache
+def _cluster_shelf(name: str) -> ClusterConstants:
+    return _shelf(ClusterConstants, _entries(Shelf.CLUSTER, DEFAULT_CLUSTER) | _entries(Shelf.CLUSTER, name))
+
+
+def _entries(shelf: Shelf, name: str) -> dict[str, Any]:
+    return dict(_document()[shelf.value].get(name, {}))
 
 
 def _shelf(kind: type[_Shelf], entries: Mapping[str, Mapping[str, Any]]) -> _Shelf:

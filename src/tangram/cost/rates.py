@@ -98,22 +98,29 @@ class Rates:
         count = table[: work.NUM_WORK].reshape(2, work.BACKWARD, *table.shape[1:])
         seconds = np.empty((2, work.BACKWARD_S, *table.shape[1:]))
         latency, per_byte = self.links.latency_s, self.links.seconds_per_byte
+        kernels, stack = self.stack.kernel_ratio, self.stack
         for out, row in zip(seconds, count, strict=True):
-            out[work.MATMUL_S] = self._matmul_s(row)
-            out[work.ATTENTION_S] = (
-                row[work.FLASH] * self.flash_s_per_flop
-                + (row[work.UNFUSED] + self.unaligned_ratio * row[work.UNALIGNED]) * self.unfused_s_per_flop
-                + row[work.SCORES] * self.score_s_per_byte
-            )
+            out[work.MATMUL_S] = kernels * self._matmul_s(row)
+            out[work.ATTENTION_S] = kernels * self._attention_s(row)
             moved_s = (row[work.STREAM] + self.imbalance * row[work.EXPERT_STREAM]) * self.element_s_per_byte
             moved_s += table[work.LOGITS] * (self.pass_bytes_per_logit * self.stream_s_per_byte)
-            out[work.ELEMENTWISE_S] = moved_s
+            out[work.ELEMENTWISE_S] = kernels * moved_s
             out[work.LAUNCH_S] = row[work.LAUNCH] * self.launch_s + row[work.MOE_LAUNCH] * self.moe_launch_s
-            tp_s = row[work.TP_BYTES] * per_byte[links.TP]
-            out[work.TP_S] = row[work.TP_CALLS] * latency[links.TP] + tp_s
-            out[work.CP_S] = row[work.CP_CALLS] * latency[links.CP] + row[work.CP_BYTES] * per_byte[links.CP]
-            out[work.EP_S] = self._expert_exchange_s(row)
+            tp_s = row[work.TP_CALLS] * latency[links.TP] + row[work.TP_BYTES] * per_byte[links.TP]
+            cp_s = row[work.CP_CALLS] * latency[links.CP] + row[work.CP_BYTES] * per_byte[links.CP]
+            out[work.TP_S] = stack.tp_exposed_frac * tp_s
+            out[work.CP_S] = stack.cp_exposed_frac * cp_s
+            out[work.EP_S] = stack.ep_exposed_frac * self._expert_exchange_s(row)
         return seconds.reshape(work.NUM_TIMES, *table.shape[1:])
+
+    def _attention_s(self, row: FloatArray) -> FloatArray:
+        unfused = row[work.UNFUSED] + self.unaligned_ratio * row[work.UNALIGNED]
+        seconds: FloatArray = (
+            row[work.FLASH] * self.flash_s_per_flop
+            + unfused * self.unfused_s_per_flop
+            + row[work.SCORES] * self.score_s_per_byte
+        )
+        return seconds
 
     def _matmul_s(self, row: FloatArray) -> FloatArray:
         mu, head_mu, busy = self.gemm_overhead_rows, self.head_overhead_rows, self.imbalance

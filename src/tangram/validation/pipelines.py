@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tangram.cluster.spec import GpuSpec
 from tangram.cost.batch import BatchCosts, BatchStage, StageBatch
-from tangram.cost.constants import Constants
+from tangram.cost.constants import Constants, family_shelf
 from tangram.cost.types import FloatArray, IntArray, Number
 from tangram.validation.run import MemoryKind, MemoryRanks, Run
 from tangram.validation.stages import stages_of
@@ -37,6 +38,7 @@ class RunBatch:
         runs: As given.
         stages: Columns.
         run_of_column: Per column, its run.
+        gpus: Per column, its GPU.
         column: Per place, its column.
         first_place: Per position, its first place.
         first_position: Per run, its first position.
@@ -49,6 +51,7 @@ class RunBatch:
     runs: tuple[Run, ...]
     stages: StageBatch
     run_of_column: IntArray
+    gpus: tuple[GpuSpec, ...]
     column: IntArray
     first_place: IntArray
     first_position: IntArray
@@ -66,6 +69,7 @@ class RunBatch:
         column: list[int] = []
         first_place: list[int] = []
         first_position: list[int] = []
+        gpus: list[GpuSpec] = []
         edges, depth = [], []
         for number, run in enumerate(runs):
             own = stages_of(run)
@@ -76,11 +80,13 @@ class RunBatch:
                 depth.append(run.degrees.pp - idx)
                 edges.append(_edge_s(run, idx))
             stages += own.stages
+            gpus += own.gpus
             run_of_column += [number] * len(own.stages)
         return RunBatch(
             runs=tuple(runs),
             stages=StageBatch.of(stages),
             run_of_column=_ints(run_of_column),
+            gpus=tuple(gpus),
             column=_ints(column),
             first_place=_ints(first_place),
             first_position=_ints(first_position),
@@ -90,6 +96,11 @@ class RunBatch:
             num_micro_batches=np.array([run.num_micro_batches for run in runs], dtype=np.float64),
             chunks=np.array([run.degrees.vpp for run in runs], dtype=np.float64),
         )
+
+    @property
+    def families(self) -> list[str]:
+        """Per column, the shelf of its GPU."""
+        return [family_shelf(gpu) for gpu in self.gpus]
 
     def slowest(self, of_column: FloatArray) -> FloatArray:
         """Returns the largest value among the hosts of each position."""

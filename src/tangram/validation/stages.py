@@ -13,7 +13,7 @@ from math import gcd
 import numpy as np
 
 from tangram.cluster.catalog import gpu_link
-from tangram.cluster.spec import Island, Node, Portion
+from tangram.cluster.spec import GpuSpec, Island, Node, Portion
 from tangram.cost.batch import BatchStage
 from tangram.cost.setting import Setting
 from tangram.cost.types import StageConfig, StageConfigs
@@ -32,10 +32,12 @@ class RunStages:
 
     Attributes:
         stages: The different ones.
+        gpus: Of each of them.
         of_stage: Per stage of the pipeline, the positions in ``stages`` of all that its replicas run on.
     """
 
     stages: tuple[BatchStage, ...]
+    gpus: tuple[GpuSpec, ...]
     of_stage: tuple[tuple[int, ...], ...]
 
 
@@ -46,6 +48,7 @@ def stages_of(run: Run) -> RunStages:
     bounds = _bounds(run, model)
     known: dict[tuple[object, ...], int] = {}
     stages: list[BatchStage] = []
+    gpus: list[GpuSpec] = []
     of_stage = []
     for idx, (start, stop) in enumerate(bounds):
         hosts = run.hardware.hosts[idx if len(run.hardware.hosts) > 1 else 0]
@@ -55,6 +58,7 @@ def stages_of(run: Run) -> RunStages:
             key = (content, host)
             if key not in known:
                 known[key] = len(stages)
+                gpus.append(host.gpu)
                 stages.append(
                     BatchStage(
                         _setting(run, model, host),
@@ -64,7 +68,7 @@ def stages_of(run: Run) -> RunStages:
                 )
             positions.append(known[key])
         of_stage.append(tuple(positions))
-    return RunStages(tuple(stages), tuple(of_stage))
+    return RunStages(tuple(stages), tuple(gpus), tuple(of_stage))
 
 
 def portion_of(run: Run, host: Host) -> Portion:

@@ -1,0 +1,131 @@
+"""Fits constants to measured runs: robust least squares with priors and bounds.
+
+Residuals are differences of logarithms, so that 10 % too slow counts as much as 10 % too fast and a step of a
+minute as much as one of a second; their loss is soft (quadratic up to ``SCALE``, linear beyond), so that a
+bad row cannot pull far. Every constant is fitted by its logarithm, from its shipped value, with the spread
+and the bounds that ``constants.json`` gives it: a prior counts like one row that is off by ``SCALE`` for each
+spread away from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+from tangram.cost.constants import Constants, definition
+from tangram.cost.types import FloatArray
+from tangram.errors import InputError
+from tangram.units import GIB
+from tangram.validation.pipelines import RunBatch, predict_batch
+from tangram.validation.run import Run
+from tangram.validation.slots import Shelves, Slot
+
+SCALE = 0.05
+"""Relative error up to which residuals count quadratically: about what repeats of a run differ by."""
+
+ON_BOUND = 0.01
+"""A constant this close to one of its bounds, as a share of its range, sits on it."""
+
+
+class Target(StrEnum):
+    """What is fitted."""
+
+    TIME = "time"
+    MEMORY = "memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A slot after a fit.
+
+    Attributes:
+        slot: Which constant.
+        value: Its best value.
+        low, high: Its value at one standard deviation of the logarithm either side, from the curvature of the
+            loss.
+        on_bound: Whether it sits on a physical bound: the form is wrong then, and the value means nothing.
+    """
+
+    slot: Slot
+    value: float
+    low: float
+    high: float
+    on_bound: bool
+
+
+def measured(runs: Sequence[Run], target: Target) -> FloatArray:
+    """Returns seconds or bytes, and nan where a run has no such figure or its source says not to trust it."""
+    found = []
+    for run in runs:
+        figures = run.measured
+        if target is Target.TIME:
+            value = figures.iter_s if figures.scores_time else None
+        else:
+            gib = figures.peak_memory_gib if figures.scores_memory else None
+            value = None if gib is None else gib * GIB
+        found.append(np.nan if value is None else value)
+    return np.array(found, dtype=np.float64)
+
+
+def predicted(batch: RunBatch, constants: Constants, target: Target) -> FloatArray:
+    """Returns seconds or bytes of all runs of a batch."""
+    predictions = predict_batch(batch, constants)
+    return predictions.iter_s if target is Target.TIME else predictions.peak_bytes
+
+
+def fit(batch: RunBatch, slots: Sequence[Slot], target: Target) -> list[Fitted]:
+    """Fits slots to the runs of a batch; runs without the figure count nothing.
+
+    Args:
+        batch: Measured runs.
+        slots: What may change. Slots that no run takes keep their shipped value.
+        target: Which figure to fit.
+
+    Returns:
+        One entry per slot, in order.
+
+    Raises:
+        InputError: scipy is missing.
+    """
+    shelves, truth = Shelves(batch, slots), measured(batch.runs, target)
+    known = np.isfinite(truth)
+    definitions = [definition(slot.constant) for slot in slots]
+    low, high = (np.log([getattr(d, side) for d in definitions]) for side in ("low", "high"))
+    spread = np.array([d.spread for d in definitions])
+    prior = np.clip(np.log(np.maximum(shelves.shipped(), 1e-300)), low + 1e-6, high - 1e-6)
+    if not slots or not known.any():
+        return [_fitted(s, p, 0.0, 0.0, 1.0) for s, p in zip(slots, prior, strict=True)]
+
+    def residuals(logs: FloatArray) -> FloatArray:
+        values = predicted(batch, shelves.constants(np.exp(logs)), target)
+        off = np.log(values[known] / truth[known]) / SCALE
+        soft = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off * off) - 1))
+        return np.concatenate([soft, (logs - prior) / spread])
+
+    found = _least_squares()(residuals, prior, bounds=(low, high), x_scale=spread)
+    sd = np.sqrt(np.maximum(np.diag(np.linalg.pinv(found.jac.T @ found.jac)), 0.0))
+    return [
+        _fitted(slot, x, deviation, lowest, highest)
+        for slot, x, deviation, lowest, highest in zip(slots, found.x, sd, low, high, strict=True)
+    ]
+
+
+def _fitted(slot: Slot, log: float, deviation: float, low: float, high: float) -> Fitted:
+    edge = ON_BOUND * (high - low)
+    value, below, above = (float(np.exp(x)) for x in (log, log - deviation, log + deviation))
+    return Fitted(slot, value, below, above, bool(log < low + edge or log > high - edge))
+
+
+def _least_squares() -> Callable[..., Any]:
+    try:
+        from scipy.optimize import least_squares
+    except ImportError:
+        raise InputError(
+            "fitting needs scipy", where="tangram calibrate", hint="pip install 'tangram-llm[calibrate]'"
+        ) from None
+    solver: Callable[..., Any] = least_squares
+    return solver

@@ -1,0 +1,125 @@
+"""Which constants a calibration may change, and how runs take them from their shelves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+import numpy as np
+
+from tangram.cost.constants import (
+    ClusterConstants,
+    Constants,
+    GpuConstants,
+    Shelf,
+    StackConstants,
+    cluster_constants,
+    family_shelf,
+    gpu_constants,
+    shelf_of,
+    stack_constants,
+)
+from tangram.cost.types import FloatArray
+from tangram.validation.pipelines import RunBatch
+from tangram.validation.run import Run
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Slot:
+    """One constant of one shelf.
+
+    Attributes:
+        shelf: GPU family, stack or cluster.
+        owner: Name of the family, the stack or the cluster.
+        constant: Its name.
+    """
+
+    shelf: Shelf
+    owner: str
+    constant: str
+
+    def __str__(self) -> str:
+        return f"{self.owner}.{self.constant}"
+
+
+def owners_of(run: Run) -> dict[Shelf, str]:
+    """Returns the names of the shelves that a run takes its constants from.
+
+    A source's runs on one kind of GPU are one cluster. A mixed run's family is that of its first stage;
+    :class:`Shelves` asks every stage.
+    """
+    gpu = run.hardware.gpus[0]
+    return {
+        Shelf.GPU: family_shelf(gpu),
+        Shelf.STACK: run.software.stack,
+        Shelf.CLUSTER: cluster_name(run),
+    }
+
+
+def cluster_name(run: Run) -> str:
+    """Returns a name for the cluster that a run used: its source and GPU."""
+    return f"{run.origin.source}/{run.origin.gpu}"
+
+
+class Shelves:
+    """The constants of the columns of a batch: shipped values, and slots that can be set.
+
+    Setting slots again and again costs a few array assignments, which is what a fit does.
+    """
+
+    def __init__(self, batch: RunBatch, slots: Sequence[Slot]) -> None:
+        """Prepares the shipped values; slots of nobody are no mistake, they just change nothing."""
+        owners = [
+            {**owners_of(batch.runs[number]), Shelf.GPU: family}
+            for number, family in zip(batch.run_of_column.tolist(), batch.families, strict=True)
+        ]
+        self._values: dict[str, FloatArray] = {}
+        kinds = (
+            (Shelf.GPU, GpuConstants, [gpu_constants(gpu) for gpu in batch.gpus]),
+            (Shelf.STACK, StackConstants, [stack_constants(o[Shelf.STACK]) for o in owners]),
+            (Shelf.CLUSTER, ClusterConstants, [cluster_constants(o[Shelf.CLUSTER]) for o in owners]),
+        )
+        for _, kind, per_column in kinds:
+            for field in fields(kind):
+                self._values[field.name] = np.array([getattr(c, field.name) for c in per_column])
+        self._members = [
+            (slot, np.array([o[slot.shelf] == slot.owner for o in owners], dtype=np.bool_)) for slot in slots
+        ]
+
+    def constants(self, values: Sequence[float]) -> Constants:
+        """Returns the constants of all columns with the slots set, in the order of construction."""
+        columns = dict(self._values)
+        for (slot, members), value in zip(self._members, values, strict=True):
+            columns[slot.constant] = np.where(members, value, columns[slot.constant])
+        return Constants(
+            _shelf(GpuConstants, columns), _shelf(StackConstants, columns), _shelf(ClusterConstants, columns)
+        )
+
+    def shipped(self) -> list[float]:
+        """Returns what the slots hold without a fit; the average where columns differ."""
+        found = []
+        for slot, members in self._members:
+            held = self._values[slot.constant][members]
+            found.append(float(held.mean()) if len(held) else float(self._values[slot.constant].mean()))
+        return found
+
+    def used(self) -> list[bool]:
+        """Returns which slots any column takes."""
+        return [bool(members.any()) for _, members in self._members]
+
+
+_Kind = TypeVar("_Kind", GpuConstants, StackConstants, ClusterConstants)
+
+
+def _shelf(kind: type[_Kind], columns: Mapping[str, Any]) -> _Kind:
+    return kind(**{field.name: columns[field.name] for field in fields(kind)})
+
+
+def slots_for(runs: Sequence[Run], names: Mapping[Shelf, Sequence[str]]) -> list[Slot]:
+    """Returns one slot per owner and name, for all owners among the runs, in a fixed order."""
+    found = {
+        Slot(shelf, owners_of(run)[shelf], name) for run in runs for shelf in names for name in names[shelf]
+    }
+    assert all(shelf_of(slot.constant) is slot.shelf for slot in found)
+    return sorted(found)
