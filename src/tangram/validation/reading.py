@@ -105,7 +105,7 @@ def _read_row(layout: Layout, row: dict[str, str], file: str, line: int) -> RowR
             origin,
             flags=resolved.flags,
             not_in_key=resolved.not_in_key,
-            mixed=layout.mixed(row) if layout.mixed else None,
+            hosts=resolved.hosts,
         )
     except RowError as problem:
         where = f"row {line}, column {problem.column}" if problem.column else f"row {line}"
