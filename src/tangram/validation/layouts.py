@@ -33,17 +33,21 @@ class Layout:
     factors: Mapping[str, float] = field(default_factory=dict)
     derive: Callable[[Row], Mapping[str, str]] | None = None
 
-    def common(self, row: Row) -> dict[str, str]:
-        """Returns the row in common columns.
-
-        Raises:
-            RowError: A cell that others follow from cannot be read.
-        """
-        renamed = {original: column for column, original in self.names.items()}
-        found = {renamed.get(column, column): text for column, text in row.items()}
+    def renamed(self, row: Row) -> dict[str, str]:
+        """Returns the row under the common names of its columns, in common units."""
+        common = {original: column for column, original in self.names.items()}
+        found = {common.get(column, column): text for column, text in row.items()}
         for column, factor in self.factors.items():
             found[column] = _scaled(found.get(column, ""), factor)
-        return found | dict(self.derive(row) if self.derive else {})
+        return found
+
+    def derived(self, row: Row) -> Mapping[str, str]:
+        """Returns the common columns that follow from others.
+
+        Raises:
+            RowError: A cell that they follow from cannot be read.
+        """
+        return self.derive(row) if self.derive else {}
 
 
 def find_layout(header: Iterable[str]) -> Layout:
