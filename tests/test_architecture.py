@@ -95,7 +95,7 @@ CORNERS = {
     "plan.json_io": {"pathlib"},
     "cost.constants": {"importlib.resources"},
     "validation.reading": {"pathlib"},
-    "validation.sources": {"importlib.resources"},
+    "validation.parts": {"importlib.resources"},
     "parallelizers.guard": {"multiprocessing", "time"},
     "planner.queries": {"concurrent", "multiprocessing", "os"},
     "planner.planner": {"time"},

@@ -33,6 +33,7 @@ FROZEN = {
     "check": "PLAN --json",
     "simulate": "PLAN --trace --json",
     "estimate": f"MODEL CLUSTER {JOB} {CHOICES} {ISLANDS} {OUTPUT} --stages",
+    "validate": "ROWS... --calibrate-on --json",
     "islands": f"CLUSTER {ISLANDS} --precision --json",
     "models": "MODEL --json",
     "gpus": "GPU --json",

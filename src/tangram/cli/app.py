@@ -13,6 +13,7 @@ from tangram.cli.estimate import estimate_command
 from tangram.cli.groups import grouped
 from tangram.cli.islands import islands_command
 from tangram.cli.plan import plan_command
+from tangram.cli.validate import validate_command
 
 _HELP = "Plans LLM training on clusters of mixed GPUs: islands of equal GPUs, joined by an uneven pipeline."
 
@@ -22,6 +23,7 @@ _COMMANDS = (
     ("check", check_command),
     ("simulate", simulate_command),
     ("estimate", estimate_command),
+    ("validate", validate_command),
     ("islands", islands_command),
     ("models", models_command),
     ("gpus", gpus_command),

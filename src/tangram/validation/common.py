@@ -8,22 +8,27 @@ The columns are those of published collections: ``gpu``, ``n_gpus``, shapes, ``s
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tangram.cluster.spec import GpuSpec
 from tangram.job import OptimizerSpec, Precision, Recompute
 from tangram.model.spec import ModelSpec
 from tangram.validation.cells import Cells, RowError
-from tangram.validation.hardware import equal_nodes, row_gpu
+from tangram.validation.hardware import row_hardware
 from tangram.validation.keys import configuration_key
-from tangram.validation.layers import check_layers, spread_layers
+from tangram.validation.layers import (
+    checked_split,
+    parse_boundaries,
+    parse_split,
+    spread_layers,
+    without_ends,
+)
 from tangram.validation.plausible import check_degrees, check_measurement
 from tangram.validation.run import (
     Attention,
     Degrees,
     Fp8,
-    Hardware,
     Measured,
     MemoryKind,
     MemoryRanks,
@@ -33,13 +38,11 @@ from tangram.validation.run import (
     Saving,
     Software,
 )
-from tangram.validation.settings import Settings
+from tangram.validation.settings import HostSettings, Settings
 from tangram.validation.shapes import row_model
 from tangram.validation.words import parse_precision, parse_recompute, parse_sharding
 
 UNKNOWN_STACK = "unknown"
-
-HardwareOf = Callable[[Cells, Settings, Degrees], Hardware]
 
 
 def build_run(
@@ -50,7 +53,7 @@ def build_run(
     *,
     flags: tuple[str, ...] = (),
     not_in_key: frozenset[str] = frozenset(),
-    mixed: HardwareOf | None = None,
+    hosts: Mapping[str, HostSettings] | None = None,
 ) -> Run:
     """Builds the run of one row.
 
@@ -61,18 +64,13 @@ def build_run(
         origin: Where it stands.
         flags: Options that the source lists and no setting holds; part of the configuration.
         not_in_key: Fields that do not tell configurations apart (see :mod:`tangram.validation.keys`).
-        mixed: Finds the nodes of a row of unequal GPUs; None where all are equal.
+        hosts: What is known of the nodes of a mixed row, by the name of their part.
 
     Raises:
         RowError: The row cannot be used.
     """
     degrees = _degrees(cells, settings)
-    if mixed is None:
-        part = row_gpu(cells.needed_text("gpu"))
-        hardware = equal_nodes(part, settings, own)
-    else:
-        hardware = mixed(cells, settings, degrees)
-        part = hardware.gpus[0]
+    hardware = row_hardware(cells, settings, own, degrees, hosts or {})
     numbers = _numbers(cells, settings, hardware.gpus)
     model = row_model(cells, settings)
     run = Run(
@@ -81,7 +79,7 @@ def build_run(
         hardware=hardware,
         model=model,
         mtp_layers=settings.mtp_layers or 0,
-        layers_per_stage=_layers(cells, model, degrees),
+        layers_per_stage=_layers(cells, settings, model, degrees),
         seq_len=cells.count("seq_len"),
         global_batch=cells.count("global_batch"),
         micro_batch=cells.count("micro_batch"),
@@ -104,7 +102,10 @@ def _degrees(cells: Cells, settings: Settings) -> Degrees:
     dp = cells.optional_count("dp") or max(1, num_gpus // (tp * pp * cp))
     zero, fsdp = parse_sharding(cells.text("zero_or_fsdp"))
     expert_tp = settings.expert_tp or tp  # Megatron's default
-    return Degrees(dp, tp, pp, cp, ep, vpp, expert_tp, zero, fsdp, settings.shard_ranks)
+    shard_ranks = settings.shard_ranks
+    if "hsdp" in cells.text("zero_or_fsdp").lower():
+        shard_ranks = shard_ranks or settings.gpus_per_node
+    return Degrees(dp, tp, pp, cp, ep, vpp, expert_tp, zero, fsdp, shard_ranks)
 
 
 def _numbers(cells: Cells, settings: Settings, parts: tuple[GpuSpec, ...]) -> Numbers:
@@ -131,17 +132,19 @@ def _numbers(cells: Cells, settings: Settings, parts: tuple[GpuSpec, ...]) -> Nu
     )
 
 
-def _layers(cells: Cells, model: ModelSpec, degrees: Degrees) -> tuple[int, ...]:
-    text = cells.text("layers_per_stage")
-    if not text:
-        return spread_layers(model.num_layers, degrees.pp, degrees.vpp)
-    pieces = text.split("/")
-    if not all(piece.strip().isdigit() for piece in pieces):
-        message = f"{text!r} is no split; legal: numbers of layers with / between them, such as 7/9/9/7"
-        raise RowError("not-a-number", message, column="layers_per_stage")
-    stated = tuple(int(piece) for piece in pieces)
-    check_layers(stated, model.num_layers, degrees.pp)
-    return stated
+def _layers(cells: Cells, settings: Settings, model: ModelSpec, degrees: Degrees) -> tuple[int, ...]:
+    before, after = _or(settings.pseudo_before, 1), _or(settings.pseudo_after, 1)
+    for column, parse in (
+        ("layers_per_stage", parse_split),
+        ("pseudo_layers_per_stage", lambda text: without_ends(parse_split(text), before, after)),
+        ("pseudo_boundaries", lambda text: without_ends(parse_boundaries(text), before, after)),
+    ):
+        if text := cells.text(column):
+            try:
+                return checked_split(parse(text), model.num_layers, degrees.pp)
+            except ValueError as error:
+                raise RowError("impossible", f"{text!r}: {error}", column=cells.name(column)) from None
+    return spread_layers(model.num_layers, degrees.pp, degrees.vpp)
 
 
 def _saving(cells: Cells, settings: Settings) -> Saving:

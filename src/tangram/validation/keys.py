@@ -30,6 +30,7 @@ def configuration_key(run: Run, without: frozenset[str] = frozenset()) -> str:
         "zero": (degrees.zero, degrees.fsdp, degrees.shard_ranks),
         "numbers": repr(run.numbers),
         "saving": repr(run.saving),
+        "method": run.software.method,
         "software": repr(run.software),
     }
     text = repr([(name, value) for name, value in parts.items() if name not in without])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tangram.validation.cells import RowError
 
 
@@ -32,13 +34,53 @@ def spread_layers(num_layers: int, pp: int, vpp: int) -> tuple[int, ...]:
     return tuple(pseudo)
 
 
-def check_layers(stated: tuple[int, ...], num_layers: int, pp: int) -> None:
-    """Checks a stated split.
+def parse_split(text: str) -> tuple[int, ...]:
+    """Parses layers per stage, such as ``7/9/9/7``.
 
     Raises:
-        RowError: It has another number of stages or of layers.
+        ValueError: It is no such list.
     """
-    if len(stated) != pp or sum(stated) != num_layers:
-        split = "/".join(map(str, stated))
-        message = f"{split} does not split {num_layers} layers over {pp} stages"
-        raise RowError("impossible", message, column="layers_per_stage")
+    pieces = text.split("/")
+    if not all(piece.strip().isdecimal() for piece in pieces):
+        raise ValueError("is no split; legal: numbers with / between them, such as 7/9/9/7")
+    return tuple(int(piece) for piece in pieces)
+
+
+def parse_boundaries(text: str) -> tuple[int, ...]:
+    """Parses where stages begin and the last one ends, such as ``0, 7, 14, 20, 30``, into their sizes.
+
+    Raises:
+        ValueError: It is no such list, or does not ascend.
+    """
+    pieces = text.replace(",", " ").split()
+    if len(pieces) < 2 or not all(piece.isdecimal() for piece in pieces):
+        raise ValueError("is no list of boundaries; legal: numbers such as 0, 7, 14, 20, 30")
+    bounds = [int(piece) for piece in pieces]
+    if bounds != sorted(bounds):
+        raise ValueError("does not ascend")
+    return tuple(b - a for a, b in pairwise(bounds))
+
+
+def without_ends(sizes: tuple[int, ...], before: int, after: int) -> tuple[int, ...]:
+    """Takes the pieces at both ends, which are no layers, out of stages that count them.
+
+    >>> without_ends((7, 7, 6, 10), before=2, after=4), without_ends((7, 9, 9, 9), before=1, after=1)
+    ((5, 7, 6, 6), (6, 9, 9, 8))
+    """
+    first, last = before, sum(sizes) - after
+    found, begin = [], 0
+    for size in sizes:
+        found.append(max(0, min(begin + size, last) - max(begin, first)))
+        begin += size
+    return tuple(found)
+
+
+def checked_split(split: tuple[int, ...], num_layers: int, pp: int) -> tuple[int, ...]:
+    """Returns a stated split.
+
+    Raises:
+        ValueError: It has another number of stages or of layers.
+    """
+    if len(split) != pp or sum(split) != num_layers:
+        raise ValueError(f"does not split {num_layers} layers over {pp} stages")
+    return split

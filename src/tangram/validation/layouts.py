@@ -5,10 +5,12 @@ A file with another header is read as the common layout, and its rows say which 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from tangram.validation.common import HardwareOf
+from tangram.validation.alpa_plans import alpa_columns
+from tangram.validation.cells import RowError
 
 Row = Mapping[str, str]
 
@@ -23,7 +25,6 @@ class Layout:
         names: Common columns, and what the layout calls them.
         factors: Common columns, and what their numbers have to be multiplied with.
         derive: Returns further common columns, from the row as the file has it.
-        mixed: Returns what finds the nodes of a row of unequal GPUs, or None for a row of equal ones.
     """
 
     name: str
@@ -31,19 +32,28 @@ class Layout:
     names: Mapping[str, str] = field(default_factory=dict)
     factors: Mapping[str, float] = field(default_factory=dict)
     derive: Callable[[Row], Mapping[str, str]] | None = None
-    mixed: Callable[[Row], HardwareOf | None] | None = None
 
-    def common(self, row: Row) -> dict[str, str]:
-        """Returns the row in common columns.
-
-        Raises:
-            RowError: A cell that others follow from cannot be read.
-        """
-        renamed = {original: column for column, original in self.names.items()}
-        found = {renamed.get(column, column): text for column, text in row.items()}
+    def renamed(self, row: Row) -> dict[str, str]:
+        """Returns the row under the common names of its columns, in common units."""
+        common = {original: column for column, original in self.names.items()}
+        found = {common.get(column, column): text for column, text in row.items()}
         for column, factor in self.factors.items():
             found[column] = _scaled(found.get(column, ""), factor)
-        return found | dict(self.derive(row) if self.derive else {})
+        return found
+
+    def derived(self, row: Row) -> Mapping[str, str]:
+        """Returns the common columns that follow from others.
+
+        Raises:
+            RowError: A cell that they follow from cannot be read.
+        """
+        return self.derive(row) if self.derive else {}
+
+
+def find_layout(header: Iterable[str]) -> Layout:
+    """Returns the layout of a header."""
+    columns = set(header)
+    return next((layout for layout in _LAYOUTS if layout.header <= columns), COMMON)
 
 
 def _scaled(text: str, factor: float) -> str:
@@ -54,9 +64,37 @@ def _scaled(text: str, factor: float) -> str:
         return text
 
 
-def _vtrain_model(row: Row) -> Mapping[str, str]:
+def _vtrain_columns(row: Row) -> Mapping[str, str]:
     size = row.get("Parameters (billion)", "").strip()
     return {"model": f"gpt-{size}B" if size else f"gpt-h{row.get('hidden size')}-l{row.get('# layers')}"}
+
+
+def _sailor_columns(row: Row) -> Mapping[str, str]:
+    """``64xGH200-96GB`` is one kind of part; several are joined by ``+``."""
+    kinds = row["gpu_type(s)"].strip()
+    gpu = f"mixed: {kinds}" if "+" in kinds else re.sub(r"^\d+x", "", kinds)
+    return {
+        "gpu": gpu,
+        "zero_or_fsdp": "ZeRO 0" if "ZeRO 0" in row["optimizer/zero"] else row["optimizer/zero"],
+    }
+
+
+def _galvatron_columns(row: Row) -> Mapping[str, str]:
+    """The degrees stand in words; where the pipeline is not said, the plan is not stated."""
+    words = row["parallelism"]
+    degrees = {name: re.search(rf"\b{name}=(\d+)", words) for name in ("pp", "tp")}
+    count = row["microbatches"].strip()
+    if not all(degrees.values()) or not count.isdecimal() or not int(count):
+        raise RowError(
+            "plan-not-stated", "degrees and micro-batches are not all stated", column="parallelism"
+        )
+    tp, pp = (int(found.group(1)) for found in (degrees["tp"], degrees["pp"]) if found)
+    gpus, batch = row["gpus"].strip(), row["global_batch"].strip()
+    columns = {"tp": str(tp), "pp": str(pp), "recompute": "full" if "full ckpt" in words else ""}
+    if gpus.isdecimal() and batch.isdecimal() and int(gpus) >= tp * pp:
+        dp = int(gpus) // (tp * pp)
+        columns |= {"dp": str(dp), "micro_batch": str(max(1, int(batch) // (dp * int(count))))}
+    return columns
 
 
 COMMON = Layout("common", frozenset())
@@ -78,13 +116,33 @@ VTRAIN = Layout(
         "iter_s": "iteration time (ms)",
     },
     factors={"iter_s": 1e-3},
-    derive=_vtrain_model,
+    derive=_vtrain_columns,
 )
 
-_LAYOUTS = (VTRAIN,)
+SAILOR = Layout(
+    "sailor",
+    frozenset({"gpu_type(s)", "layers_per_stage", "optimizer/zero", "measured_iter_s"}),
+    names={
+        "pseudo_layers_per_stage": "layers_per_stage",
+        "iter_s": "measured_iter_s",
+        "peak_mem_GiB": "measured_peak_mem_GiB",
+    },
+    derive=_sailor_columns,
+)
 
+GALVATRON = Layout(
+    "galvatron",
+    frozenset({"method", "parallelism", "microbatches", "iter_time_ms"}),
+    names={"n_gpus": "gpus", "n_layers": "layers", "iter_s": "iter_time_ms", "note": "notes"},
+    factors={"iter_s": 1e-3},
+    derive=_galvatron_columns,
+)
 
-def find_layout(header: Iterable[str]) -> Layout:
-    """Returns the layout of a header."""
-    columns = set(header)
-    return next((layout for layout in _LAYOUTS if layout.header <= columns), COMMON)
+ALPA = Layout(
+    "alpa",
+    frozenset({"plan", "measured_iter_s", "micro_batch", "experts"}),
+    names={"iter_s": "measured_iter_s"},
+    derive=alpa_columns,
+)
+
+_LAYOUTS = (VTRAIN, SAILOR, GALVATRON, ALPA)

@@ -94,7 +94,10 @@ def _read_row(layout: Layout, row: dict[str, str], file: str, line: int) -> RowR
     try:
         if _TOO_MANY in row:
             raise RowError("ragged", f"{row[_TOO_MANY]} cells, but the header names {len(row) - 1} columns")
-        resolved = resolve(layout.common(row), file)
+        common = layout.renamed(row)
+        resolved = resolve(common, file)
+        origin = Origin(file, line, resolved.source, resolved.row.get("gpu", origin.gpu))
+        resolved = resolve(common | dict(layout.derived(row)), file)
         origin = Origin(file, line, resolved.source, resolved.row.get("gpu", ""))
         if resolved.rule is not None:
             raise RowError(resolved.rule.name, resolved.rule.sentence)
@@ -105,7 +108,7 @@ def _read_row(layout: Layout, row: dict[str, str], file: str, line: int) -> RowR
             origin,
             flags=resolved.flags,
             not_in_key=resolved.not_in_key,
-            mixed=layout.mixed(row) if layout.mixed else None,
+            hosts=resolved.hosts,
         )
     except RowError as problem:
         where = f"row {line}, column {problem.column}" if problem.column else f"row {line}"

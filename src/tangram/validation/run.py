@@ -309,15 +309,17 @@ class Run:
         """Whether the run uses different GPUs."""
         return self.hardware.is_mixed
 
-    @property
-    def model_flop(self) -> float:
-        """Model FLOP of one step: forward and backward without recomputation, half of the attention square.
+    def model_flop(self, *, causal: bool) -> float:
+        """Counts the model FLOP of one step: forward and backward without recomputation.
 
         A layer for multi-token prediction counts as a layer with a projection of 2 h x h before it and a pass
         through the head behind it (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+
+        Args:
+            causal: Count only the half of the attention square that a causal mask leaves.
         """
         model, extra = self.model, self.mtp_layers
         deeper = replace(model, layers=model.layers + model.layers[-1:] * extra) if extra else model
         ends = extra * 6 * model.hidden_size * (model.vocab_size + 2 * model.hidden_size)
         tokens = float(self.global_batch) * self.seq_len
-        return tokens * float(model_flop_per_token(deeper, self.seq_len, causal=True) + ends)
+        return tokens * float(model_flop_per_token(deeper, self.seq_len, causal=causal) + ends)

@@ -24,8 +24,28 @@ class Latent(BaseModel):
     value_dim: int = Field(ge=1)
 
 
-class Settings(BaseModel):
-    """Software, memory convention, network and shapes of a row; all optional.
+class HostSettings(BaseModel):
+    """A node, as far as it is known.
+
+    Attributes:
+        part: Full name of its GPUs' part, where rows abbreviate it.
+        gpus_per_node: GPUs of the node.
+        link_domain: GPUs that the fast links join, where they join more than a node.
+        nic_gbit_per_s: All NICs of the node together, per direction.
+        link_gb_per_s: Between two GPUs of the node, per GPU and direction.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    part: str | None = None
+    gpus_per_node: int | None = Field(default=None, ge=1, le=256)
+    link_domain: int | None = Field(default=None, ge=1, le=10_000)
+    nic_gbit_per_s: float | None = Field(default=None, gt=0, le=1e6)
+    link_gb_per_s: float | None = Field(default=None, gt=0, le=1e5)
+
+
+class Settings(HostSettings):
+    """Software, memory convention, nodes and shapes of a row; all optional.
 
     Attributes:
         stack: Name of the software stack.
@@ -44,10 +64,6 @@ class Settings(BaseModel):
         reduce_bytes: Per gradient element, as data parallelism sends it.
         master_bytes: Per parameter, master weights.
         moment_bytes: Per parameter, both moments.
-        gpus_per_node: GPUs of a node.
-        link_domain: GPUs that the fast links join, where they join more than a node.
-        nic_gbit_per_s: All NICs of a node together, per direction.
-        link_gb_per_s: Between two GPUs of a node, per GPU and direction.
         expert_tp: Tensor parallelism of the experts.
         shard_ranks: Ranks that share one copy of the sharded states.
         optimizer_offload: Optimizer on the host.
@@ -74,9 +90,9 @@ class Settings(BaseModel):
         mtp_layers: Layers for multi-token prediction.
         vocab_multiple: The vocabulary is padded to a multiple of this times tp before it is split.
         dropout: Whether there is dropout, whose masks are kept.
+        pseudo_before: Pieces that the pipeline counts in front of the first layer (``pseudo_...`` columns).
+        pseudo_after: Pieces that it counts behind the last layer.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     stack: str | None = Field(default=None, min_length=1, max_length=100)
     attention: Attention | None = None
@@ -94,10 +110,6 @@ class Settings(BaseModel):
     reduce_bytes: int | None = Field(default=None, ge=1, le=16)
     master_bytes: int | None = Field(default=None, ge=0, le=16)
     moment_bytes: int | None = Field(default=None, ge=0, le=64)
-    gpus_per_node: int | None = Field(default=None, ge=1, le=256)
-    link_domain: int | None = Field(default=None, ge=1, le=10_000)
-    nic_gbit_per_s: float | None = Field(default=None, gt=0, le=1e6)
-    link_gb_per_s: float | None = Field(default=None, gt=0, le=1e5)
     expert_tp: int | None = Field(default=None, ge=1, le=1_000_000)
     shard_ranks: int | None = Field(default=None, ge=1, le=1_000_000)
     optimizer_offload: bool | None = None
@@ -124,3 +136,5 @@ class Settings(BaseModel):
     mtp_layers: int | None = Field(default=None, ge=0, le=100)
     vocab_multiple: int | None = Field(default=None, ge=1, le=1 << 20)
     dropout: bool | None = None
+    pseudo_before: int | None = Field(default=None, ge=0, le=100)
+    pseudo_after: int | None = Field(default=None, ge=0, le=100)

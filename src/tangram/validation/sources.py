@@ -11,13 +11,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from tangram.validation.cells import RowError
-from tangram.validation.settings import Settings
+from tangram.validation.parts import source_data
+from tangram.validation.settings import HostSettings, Settings
 
 OTHER = "unknown"
 """Name of the source of rows that no entry of the table matches."""
@@ -90,6 +89,7 @@ class Source(_Entry):
         flags: Patterns whose first group, found in the row's note, lists options that belong to the
             configuration.
         not_in_key: See :func:`tangram.validation.keys.configuration_key`.
+        hosts: Its nodes, by the name that mixed rows have for their part.
         alternatives: Whether its rows with one job are plans to choose among, so that ranking is scored.
         facts: What it fixes.
         exclude: Rules of its own.
@@ -100,6 +100,7 @@ class Source(_Entry):
     note: str
     flags: tuple[str, ...] = ()
     not_in_key: frozenset[str] = frozenset()
+    hosts: Mapping[str, HostSettings] = Field(default_factory=dict)
     alternatives: bool = False
     facts: tuple[Fact, ...] = ()
     exclude: tuple[Rule, ...] = ()
@@ -122,6 +123,7 @@ class Resolved:
         own: The settings that the row itself states.
         flags: Further options, sorted.
         not_in_key: Fields that do not tell its configurations apart.
+        hosts: The source's nodes, by the name that mixed rows have for their part.
         alternatives: Whether ranking is scored.
         rule: The rule that leaves the row out, or None.
     """
@@ -132,6 +134,7 @@ class Resolved:
     own: Settings
     flags: tuple[str, ...]
     not_in_key: frozenset[str]
+    hosts: Mapping[str, HostSettings]
     alternatives: bool
     rule: Rule | None
 
@@ -167,6 +170,7 @@ def resolve(row: Mapping[str, str], file: str) -> Resolved:
         own=own,
         flags=tuple(sorted(flags)),
         not_in_key=source.not_in_key,
+        hosts=source.hosts,
         alternatives=source.alternatives,
         rule=rule,
     )
@@ -233,5 +237,5 @@ def _found(row: Mapping[str, str], column: str, pattern: str) -> bool:
 
 @cache
 def _table() -> _Table:
-    text = resources.files("tangram.validation").joinpath("sources.yaml").read_text(encoding="utf-8")
-    return _Table.model_validate(yaml.safe_load(text))
+    data = source_data()
+    return _Table.model_validate({name: data[name] for name in _Table.model_fields})

@@ -58,15 +58,16 @@ def _fp8(lowered: str, gpu: GpuSpec) -> Fp8:
 def parse_sharding(text: str) -> tuple[int, bool]:
     """Parses how states are sharded into a ZeRO stage and whether an FSDP does it.
 
-    An explicit ``FSDP=0`` is no FSDP. Where both plain data parallelism and a distributed optimizer are
-    named, the optimizer is distributed: recipes of that form default to it. Empty is plain data parallelism.
+    An explicit ``FSDP=0`` is no FSDP; HSDP is an FSDP inside of a node, with replicas across. Where both
+    plain data parallelism and a distributed optimizer are named, the optimizer is distributed: recipes of
+    that form default to it. Empty is plain data parallelism.
 
     Raises:
         RowError: The text is none of the known words.
     """
     lowered = re.sub(r"fsdp\s*=\s*0", "", text.lower())
     found = re.search(r"zero[\s_-]*(?:stage\s*)?([0-3])", lowered)
-    if "fsdp" in lowered:
+    if "fsdp" in lowered or "hsdp" in lowered:
         half = "shard_grad_op" in lowered or "no_reshard" in lowered
         return (2 if half else 0 if "no_shard" in lowered else 3), True
     if found:
