@@ -9,6 +9,7 @@ import numpy as np
 from tangram.cluster.spec import GpuSpec, Portion
 from tangram.cost.constants import matmul_flop_per_s
 from tangram.cost.links import EP, EXPERT_DATA, Groups
+from tangram.cost.options import PLAIN, Options
 from tangram.cost.types import BoolArray, FloatArray, Number, StageConfigs
 from tangram.job import Job, Precision
 from tangram.model.spec import ModelSpec
@@ -92,6 +93,7 @@ class Setting:
         num_communicators: Process groups of more than one rank.
         residual_bytes: Of the residual stream of the micro-batch on one rank.
         vocab_rows: Rows of the vocabulary matrices on one rank, padded.
+        options: What the software does in its own way.
     """
 
     model: ModelSpec
@@ -116,6 +118,7 @@ class Setting:
     num_communicators: FloatArray
     residual_bytes: FloatArray
     vocab_rows: FloatArray
+    options: Options
 
     @staticmethod
     def of(
@@ -127,6 +130,7 @@ class Setting:
         *,
         flash: bool | None = None,
         sequence_parallel: bool = True,
+        options: Options = PLAIN,
     ) -> Setting:
         """Derives the arrays.
 
@@ -138,6 +142,7 @@ class Setting:
             job: The job.
             flash: Whether attention runs a fused kernel; by default what Tangram's runtime does on this GPU.
             sequence_parallel: Whether activations between tensor-parallel products are split over tp.
+            options: What the software does in its own way; by default what Tangram's runtime does.
 
         Raises:
             InputError: The GPU has no arithmetic in the job's precision.
@@ -172,6 +177,7 @@ class Setting:
             num_communicators=_communicators(model, groups),
             residual_bytes=tokens / tp * (model.hidden_size * job.precision.element_bytes),
             vocab_rows=(-(-model.vocab_size // block) * PADDING_MULTIPLE).astype(np.float64),
+            options=options,
         )
 
 

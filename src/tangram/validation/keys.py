@@ -25,7 +25,7 @@ def configuration_key(run: Run, without: frozenset[str] = frozenset()) -> str:
         "model": (fingerprint(run.model), run.mtp_layers),
         "batch": (run.seq_len, run.global_batch, run.micro_batch),
         "degrees": (degrees.dp, degrees.tp, degrees.pp, degrees.cp, degrees.ep, degrees.expert_tp),
-        "vpp": degrees.vpp,
+        "vpp": (degrees.vpp, degrees.chunk_group),
         "layers": () if "vpp" in without else run.layers_per_stage,
         "zero": (degrees.zero, degrees.fsdp, degrees.shard_ranks),
         "numbers": repr(run.numbers),

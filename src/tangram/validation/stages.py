@@ -15,6 +15,7 @@ import numpy as np
 from tangram.cluster.catalog import gpu_link
 from tangram.cluster.spec import GpuSpec, Island, Node, Portion
 from tangram.cost.batch import BatchStage
+from tangram.cost.options import Options
 from tangram.cost.setting import Setting
 from tangram.cost.types import StageConfig, StageConfigs
 from tangram.job import Job, Precision, Recompute
@@ -121,6 +122,26 @@ def _bounds(run: Run, model: ModelSpec) -> list[tuple[int, int]]:
     return list(pairwise(cuts))
 
 
+def _options(run: Run) -> Options:
+    """What a row or its source says of the software; what nobody says is as in Tangram's own runtime."""
+    software, modules = run.software, run.saving.modules
+    selective = run.saving.recompute is Recompute.SELECTIVE
+    fused = 2.0 if software.cross_entropy_fusion else 1.0
+    return Options(
+        dropout=software.dropout,
+        relu=bool(software.relu),
+        recomputed=modules if selective else (),
+        loss_copies=0.0 if software.loss_in_place else fused,
+        deferred_heads=float(run.saving.deferred_heads),
+        further_losses=float(run.mtp_layers),
+        deterministic=bool(software.deterministic),
+        grouped_products=bool(software.grouped_products),
+        fused_accumulation=bool(software.fused_accumulation),
+        further_gradient_bytes=float(run.numbers.further_gradient_bytes),
+        balanced_experts=bool(software.balanced_experts),
+    )
+
+
 def _setting(run: Run, model: ModelSpec, host: Host) -> Setting:
     degrees, numbers, saving, software = run.degrees, run.numbers, run.saving, run.software
     config = StageConfig(
@@ -132,6 +153,7 @@ def _setting(run: Run, model: ModelSpec, host: Host) -> Setting:
         zero=degrees.zero,
         selective=saving.recompute is Recompute.SELECTIVE and "core_attn" in saving.modules,
         offload_optimizer=saving.optimizer_offload,
+        offload_activations=0 < model.num_layers <= saving.offloaded_layers + run.mtp_layers,
     )
     precision = numbers.precision if numbers.fp8 is Fp8.NONE else Precision.FP8
     if numbers.tf32_where_possible and host.gpu.supports(Precision.TF32):
@@ -146,12 +168,13 @@ def _setting(run: Run, model: ModelSpec, host: Host) -> Setting:
         job,
         flash=flash,
         sequence_parallel=software.sequence_parallel,
+        options=_options(run),
     )
     kept = setting.optimizer_bytes + numbers.gradient_copy_bytes
     setting = replace(setting, optimizer_bytes=kept)
     if degrees.shard_ranks is not None:
         ranks = np.array([float(degrees.shard_ranks)])
-        setting = replace(
-            setting, data_ranks=ranks, expert_data_ranks=np.minimum(ranks, setting.expert_data_ranks)
-        )
+        # Replicas of the shards split the replicas of experts likewise.
+        expert_ranks = np.maximum(setting.expert_data_ranks * ranks / setting.data_ranks, 1.0)
+        setting = replace(setting, data_ranks=ranks, expert_data_ranks=expert_ranks)
     return setting
