@@ -19,6 +19,8 @@ reduce-scatter of their gradients. Causal work is balanced over the ranks.
 
 from __future__ import annotations
 
+import numpy as np
+
 from tangram.cost import links, work
 from tangram.cost.gemm import fill_gemm
 from tangram.cost.setting import Setting
@@ -193,18 +195,33 @@ def _fill_flash(setting: Setting, attention: AttentionSpec, table: FloatArray) -
     # Across cp ranks, the output in the layout of the exchange is kept beside the next product's input.
     copied = (setting.cp > 1) * (attention.value_width * setting.element_bytes)
     table[work.DROPPABLE] = setting.tokens * (LOG_SUM_BYTES * attention.num_heads + copied) / setting.tp
+    if not setting.options.attention_stated:
+        unfused = _score_bytes(setting) * _scores(setting, attention)
+        table[work.DOUBTFUL] = np.maximum(unfused - table[work.DROPPABLE], 0.0)
 
 
 def _fill_unfused(setting: Setting, attention: AttentionSpec, table: FloatArray) -> None:
-    """All scores are computed, masked or not. The softmax's output is kept, and of its dropout mask and output;
-    that there is one is assumed where nobody says.
-    """
+    """All scores are computed, masked or not."""
     element = setting.element_bytes
     flop = _score_flop(setting, attention)
     row = work.UNALIGNED if attention.head_dim % TENSOR_CORE_ELEMENTS else work.UNFUSED
     table[row], table[row + work.BACKWARD] = flop, 2 * flop
-    scores = setting.tokens * (attention.num_heads * setting.job.seq_len) / setting.tp
+    scores = _scores(setting, attention)
     table[work.SCORES] = scores * (SCORE_FORWARD_BYTES * element / 2)
     table[work.SCORES + work.BACKWARD] = scores * (SCORE_BACKWARD_BYTES * element / 2)
-    table[work.DROPPABLE] = (element if setting.options.dropout is False else 2 * element + 1) * scores
+    table[work.DROPPABLE] = _score_bytes(setting) * scores
     table[work.TRANSIENT] += 2 * element * scores
+
+
+def _scores(setting: Setting, attention: AttentionSpec) -> FloatArray:
+    """Scores of the micro-batch on one rank."""
+    scores: FloatArray = setting.tokens * (attention.num_heads * setting.job.seq_len) / setting.tp
+    return scores
+
+
+def _score_bytes(setting: Setting) -> float:
+    """Kept per score: the softmax's output, and of its dropout mask and output; that there is one is assumed
+    where nobody says.
+    """
+    element = float(setting.element_bytes)
+    return element if setting.options.dropout is False else 2 * element + 1

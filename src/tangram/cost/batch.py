@@ -52,7 +52,7 @@ class StageBatch:
         again: How many of these are recomputed in full.
         is_tied: Whether the stage holds both ends of a model with tied embeddings.
         matrix: Parameters of one vocabulary matrix on a rank.
-        placeholders: Bytes that are kept in place of gradients (:func:`tangram.cost.memory.placeholder_bytes`).
+        placeholders: Bytes kept in place of gradients (:func:`tangram.cost.memory.placeholder_bytes`).
         params: Dense parameters of the stage on a rank.
     """
 
@@ -90,7 +90,9 @@ class StageBatch:
             is_tied=np.array(tied) & (counts[EMBEDDING] > 0) & (counts[HEAD] > 0),
             matrix=np.array([s.setting.vocab_rows[0] * s.setting.model.hidden_size for s in stages]),
             params=params,
-            placeholders=np.array([_placeholders(stage, one) for stage, (one, _, _) in zip(stages, kinds, strict=True)]),
+            placeholders=np.array(
+                [_placeholders(stage, one) for stage, (one, _, _) in zip(stages, kinds, strict=True)]
+            ),
         )
 
     def __len__(self) -> int:
@@ -126,6 +128,7 @@ class StageBatch:
             optimizer_bytes=held[2],
             layer_activation_bytes=kept[HEAD + 1 :].sum(axis=0),
             end_activation_bytes=kept[: HEAD + 1].sum(axis=0),
+            doubtful_bytes=((counts - again) * self.work.table[work.DOUBTFUL]).sum(axis=0),
             workspace_bytes=np.maximum(present, rerun),
             library_bytes=library + memory.workspace_bytes(setting, rates),
             reserve_bytes=library + memory.reserve_bytes(setting, rates),
@@ -146,6 +149,7 @@ class BatchCosts:
         upper_ratio: By what a peak is multiplied to get its upper estimate.
         layer_activation_bytes, end_activation_bytes: Per micro-batch in flight, of the layers and of the ends
             of the model.
+        doubtful_bytes: Likewise, what layers keep besides in the upper estimate.
         components: Parts of ``forward_s + backward_s`` and of ``step_s``.
     """
 
@@ -157,6 +161,7 @@ class BatchCosts:
     optimizer_bytes: FloatArray
     layer_activation_bytes: FloatArray
     end_activation_bytes: FloatArray
+    doubtful_bytes: FloatArray
     workspace_bytes: FloatArray
     reserve_bytes: FloatArray
     library_bytes: FloatArray

@@ -21,11 +21,11 @@ OFFLOAD_BUFFERS = 2
 GATHERED_LAYERS = 2
 """Layers whose ZeRO-3 weights are gathered at once: the running one and the prefetched one."""
 
-
 GROUPED_WORKSPACES = 4
 """Streams that the products of experts are spread over (Transformer Engine, ``cpp_extensions/gemm.py``)."""
 
 FP32_BYTES = 4.0
+"""Of a softmax that the loss keeps."""
 
 DETERMINISTIC_WORKSPACE_BYTES = 32 * MIB
 """Workspace that deterministic cuBLAS is given (``CUBLAS_WORKSPACE_CONFIG=:4096:8``; cuBLAS manual)."""
@@ -115,15 +115,15 @@ def reserve_bytes(setting: Setting, rates: Rates) -> FloatArray:
 def workspace_bytes(setting: Setting, rates: Rates) -> FloatArray:
     """Returns what libraries of matrix products hold from the first product on; shape ``(num_configs,)``.
 
-    Forward and backward run in threads of their own, each with a workspace of PyTorch's; a library with fp8 has
-    another one, and one per stream for the products of experts.
+    Forward and backward run in threads of their own, each with a workspace of PyTorch's; a library with fp8
+    has another one, and one per stream for the products of experts.
     """
     options, stack = setting.options, rates.stack
-    plain = rates.gpu.blas_workspace_bytes
-    plain = np.where(options.deterministic, np.maximum(plain, DETERMINISTIC_WORKSPACE_BYTES), plain)
+    usual = rates.gpu.blas_workspace_bytes
+    plain = np.where(options.deterministic, np.maximum(usual, DETERMINISTIC_WORKSPACE_BYTES), usual)
     grouped = np.where(options.grouped_products, GROUPED_WORKSPACES, 0)
-    held = stack.blas_workspaces * plain + (stack.fused_workspaces + grouped) * rates.gpu.fused_workspace_bytes
-    return np.broadcast_to(held, setting.tp.shape)
+    fused = (stack.fused_workspaces + grouped) * rates.gpu.fused_workspace_bytes
+    return np.broadcast_to(stack.blas_workspaces * plain + fused, setting.tp.shape)
 
 
 def placeholder_bytes(setting: Setting, layer_dense: FloatArray, layer_expert: FloatArray) -> FloatArray:
@@ -175,8 +175,9 @@ def _imbalance(setting: Setting, rates: Rates) -> Number:
 def _head_bytes(setting: Setting, rates: Rates, table: FloatArray) -> FloatArray:
     """Transients of the LM head, at the worse of two moments.
 
-    In the loss: logits and their copies. In the head's backward pass: the gradients of the logits, of the input,
-    and of the matrix. At both: gradients of logits that wait for their weight gradient, softmaxes of further losses.
+    In the loss: logits and their copies. In the head's backward pass: the gradients of the logits, of the
+    input, and of the matrix. At both: gradients of logits that wait for their weight gradient, and softmaxes
+    of further losses.
     """
     options, stack, element = setting.options, rates.stack, setting.element_bytes
     copies = stack.logit_fixed_bytes * options.loss_copies

@@ -67,8 +67,9 @@ def _fill_kept(
 ) -> None:
     """Norm input and output, router; expert inputs, up outputs, and activations.
 
-    Activations are weighted by the router's probabilities before the second product (Megatron-Core since 0.12),
-    so that outputs need not be kept; a gated activation does it in the same kernel, another keeps both.
+    Activations are weighted by the router's probabilities before the second product (Megatron-Core since
+    0.12), so that outputs need not be kept; a gated activation does it in the same kernel, another keeps
+    both.
     """
     hidden, again = setting.model.hidden_size, setting.options.recomputed
     worked_bytes, up_bytes, act_bytes = num_bytes

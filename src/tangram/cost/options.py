@@ -13,6 +13,7 @@ class Options:
     """Choices of software.
 
     Attributes:
+        attention_stated: Whether the attention kernel is known; else the upper estimate takes an unfused one.
         dropout: Whether there is dropout, whose masks are kept; None for what is usual of the layer's kind
             (:func:`tangram.cost.attention.has_dropout`).
         relu: Whether the activation is one whose output is all that backward needs.
@@ -22,7 +23,7 @@ class Options:
         loss_copies: fp32 copies of the logits in the loss, over those of the stack's plain loss: 0 for a
             kernel that works in place, 2 for a compiled one that holds its input and output in fp32.
         deferred_heads: Micro-batches whose gradients of the logits wait for the head's weight gradient.
-        further_losses: Losses besides the last head's (of multi-token prediction) whose softmax waits, in fp32.
+        further_losses: Losses besides the last head's (multi-token prediction) whose softmax waits, in fp32.
         deterministic: Whether products use deterministic algorithms, which take larger workspaces.
         grouped_products: Whether the products of experts run side by side, each with a workspace.
         fused_accumulation: Whether weight gradients are added to the accumulated ones by the product that
@@ -31,6 +32,7 @@ class Options:
         balanced_experts: Whether tokens are spread evenly over experts by force.
     """
 
+    attention_stated: bool = True
     dropout: bool | None = None
     relu: bool = False
     recomputed: tuple[str, ...] = ()

@@ -142,9 +142,9 @@ def predict_batch(batch: RunBatch, constants: Constants) -> Predictions:
         constants: One number per constant, or one per column of the batch.
     """
     costs = batch.stages.costs(constants)
-    peaks = peak_bytes(batch, costs)
-    upper = memory.upper_bytes(peaks, np.maximum.reduceat(batch.slowest(costs.upper_ratio), batch.first_position))
-    return Predictions(iteration_s(batch, costs, constants), peaks, upper)
+    ratio = np.maximum.reduceat(batch.slowest(costs.upper_ratio), batch.first_position)
+    upper = memory.upper_bytes(peak_bytes(batch, costs, doubtful=True), ratio)
+    return Predictions(iteration_s(batch, costs, constants), peak_bytes(batch, costs), upper)
 
 
 def iteration_s(batch: RunBatch, costs: BatchCosts, constants: Constants) -> FloatArray:
@@ -163,13 +163,18 @@ def iteration_s(batch: RunBatch, costs: BatchCosts, constants: Constants) -> Flo
     return seconds
 
 
-def peak_bytes(batch: RunBatch, costs: BatchCosts) -> FloatArray:
+def peak_bytes(batch: RunBatch, costs: BatchCosts, *, doubtful: bool = False) -> FloatArray:
     """Returns the peak memory of every run, as its row counts it.
 
     Under 1F1B a stage holds as many micro-batches as there are stages from it to the end. Interleaved, it
     holds ``2 (stages behind it) + (v - 1) g + 1`` chunks of its layers, for groups of g micro-batches
-    (Megatron-Core's warm-up; g is pp unless stated): one of the last chunk, the others of the earlier ones. Layers
-    that are no multiple of v leave the last chunk short.
+    (Megatron-Core's warm-up; g is pp unless stated): one of the last chunk, the others of the earlier ones.
+    Layers that are no multiple of v leave the last chunk short.
+
+    Args:
+        batch: Runs.
+        costs: Of their stages.
+        doubtful: Whether to count what layers keep if attention of an unknown kind is unfused.
     """
     m, v, depth = (batch.spread(batch.num_micro_batches), batch.spread(batch.chunks), batch.depth)
     group = batch.spread(np.array([float(run.degrees.chunk_group or run.degrees.pp) for run in batch.runs]))
@@ -179,8 +184,9 @@ def peak_bytes(batch: RunBatch, costs: BatchCosts) -> FloatArray:
     layers = np.where(v > 1, tail + (1 - tail) * (chunks - 1) / np.maximum(v - 1, 1), held)
     on_device = np.array([run.measured.memory_kind is MemoryKind.DEVICE for run in batch.runs])
     states = costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes + costs.workspace_bytes
+    layer_bytes = costs.layer_activation_bytes + (costs.doubtful_bytes if doubtful else 0.0)
     states += np.where(on_device[batch.run_of_column], costs.reserve_bytes, costs.library_bytes)
-    peaks = batch.slowest(states) + layers * batch.slowest(costs.layer_activation_bytes)
+    peaks = batch.slowest(states) + layers * batch.slowest(layer_bytes)
     peaks = peaks + held * batch.slowest(costs.end_activation_bytes)
     first = batch.first_position
     last = np.append(first[1:], len(peaks)) - 1
@@ -229,7 +235,7 @@ def _edge_s(run: Run, stage: int) -> tuple[float, float]:
 
 
 def _last_chunk(run: Run, stage: int) -> float:
-    """Share of a stage's layers that is in its last chunk, where layers for multi-token prediction are, too."""
+    """Share of a stage's layers in its last chunk, which holds those for multi-token prediction, too."""
     layers, chunks = run.layers_per_stage[stage], run.degrees.vpp
     extra = run.mtp_layers if stage == run.degrees.pp - 1 else 0
     short = max(0, layers - -(-layers // chunks) * (chunks - 1))

@@ -128,6 +128,7 @@ def _options(run: Run) -> Options:
     selective = run.saving.recompute is Recompute.SELECTIVE
     fused = 2.0 if software.cross_entropy_fusion else 1.0
     return Options(
+        attention_stated=software.attention is not Attention.UNKNOWN,
         dropout=software.dropout,
         relu=bool(software.relu),
         recomputed=modules if selective else (),
