@@ -95,7 +95,7 @@ def test_layers_as_stated(tmp_path: Path) -> None:
         ({"zero_or_fsdp": "magic"}, "unknown-word: row 1, column zero_or_fsdp"),
         ({"attention": "fast"}, "unknown-word: row 1, column attention: 'fast'"),
         ({"note": "CHECK MISMATCH tps"}, "check-mismatch: row 1: the collector's own arithmetic check"),
-        ({"note": "OUT OF MEMORY on 80GB"}, "out-of-memory: row 1"),
+        ({"note": "OUT OF MEMORY on 80GB", "iter_s": "", "peak_mem_GiB": ""}, "out-of-memory: row 1"),
     ],
 )
 def test_rows_that_cannot_be_used(tmp_path: Path, cells: dict[str, object], reason: str) -> None:

@@ -17,14 +17,14 @@ EXPECTED = {
     "measured/amp_heterogeneous.csv": (57, 57),
     "measured/bigscience_bloom_a100.csv": (104, 79),
     "measured/bigscience_v100.csv": (43, 38),
-    "measured/dgxc_benchmarking.csv": (112, 85),
+    "measured/dgxc_benchmarking.csv": (112, 107),
     "measured/galvatron_measured.csv": (110, 77),
     "measured/llm_foundry.csv": (136, 136),
-    "measured/megatron_bridge.csv": (218, 169),
+    "measured/megatron_bridge.csv": (218, 175),
     "measured/megatron_bridge_ep_overlap.csv": (3, 3),
-    "measured/megatron_bridge_memory.csv": (14, 10),
+    "measured/megatron_bridge_memory.csv": (14, 12),
     "measured/megatron_lm_ci.csv": (282, 280),
-    "measured/nemo_automodel.csv": (12, 6),
+    "measured/nemo_automodel.csv": (12, 10),
     "measured/sailor_artifact.csv": (22, 22),
     "measured/sailor_validation.csv": (22, 22),
     "measured/simumax_b200.csv": (28, 28),
@@ -32,8 +32,17 @@ EXPECTED = {
     "simulated/vtrain_single.csv": (1440, 1440),
 }
 
-# What makes a row incomplete, as opposed to unusable although everything is stated.
-INCOMPLETE = {"missing", "plan-not-stated", "layers-not-stated", "hybrid-model", "no-measurement"}
+# What makes a row incomplete: something that a prediction needs is not stated, or nothing was measured.
+INCOMPLETE = {
+    "missing",
+    "plan-not-stated",
+    "layers-not-stated",
+    "hybrid-model",
+    "no-measurement",
+    "out-of-memory",
+    "projected",
+    "check-mismatch",
+}
 
 
 def shared() -> Path:
@@ -63,10 +72,9 @@ def test_every_row_left_out_has_a_reason_of_the_list(table: tuple[str, list[RowR
 
 
 def test_complete_rows_are_used(table: tuple[str, list[RowResult]]) -> None:
-    """At least 95 % of the rows whose configuration is complete, rules stated beforehand aside."""
+    """At least 95 % of the rows whose configuration is complete."""
     codes = Counter(result.code for result in table[1])
-    ruled_out = sum(codes[name] for name in rule_names() if name not in INCOMPLETE)
-    complete = len(table[1]) - sum(codes[name] for name in INCOMPLETE) - ruled_out
+    complete = len(table[1]) - sum(codes[name] for name in INCOMPLETE)
     assert codes[""] >= 0.95 * complete
 
 
