@@ -37,6 +37,7 @@ from tangram.validation.run import (
     Run,
     Saving,
     Software,
+    Tuning,
 )
 from tangram.validation.settings import HostSettings, Settings
 from tangram.validation.shapes import row_model
@@ -52,6 +53,7 @@ def build_run(
     origin: Origin,
     *,
     flags: tuple[str, ...] = (),
+    filled: tuple[str, ...] = (),
     not_in_key: frozenset[str] = frozenset(),
     hosts: Mapping[str, HostSettings] | None = None,
 ) -> Run:
@@ -63,6 +65,7 @@ def build_run(
         own: The settings that the row itself states.
         origin: Where it stands.
         flags: Options that the source lists and no setting holds; part of the configuration.
+        filled: Columns that were filled from what is known of the source.
         not_in_key: Fields that do not tell configurations apart (see :mod:`tangram.validation.keys`).
         hosts: What is known of the nodes of a mixed row, by the name of their part.
 
@@ -87,6 +90,8 @@ def build_run(
         numbers=numbers,
         saving=_saving(cells, settings),
         software=_software(settings, degrees, flags),
+        tuning=settings.tuning or Tuning.PRETRAIN,
+        filled=filled,
         measured=_measured(cells, settings),
     )
     check_degrees(run, cells.count("n_gpus"))

@@ -23,6 +23,7 @@ def configuration_key(run: Run, without: frozenset[str] = frozenset()) -> str:
         ],
         "network": [[(h.link_bytes_per_s, h.nic_bytes_per_s) for h in row] for row in run.hardware.hosts],
         "model": (fingerprint(run.model), run.mtp_layers),
+        "tuning": run.tuning.value,
         "batch": (run.seq_len, run.global_batch, run.micro_batch),
         "degrees": (degrees.dp, degrees.tp, degrees.pp, degrees.cp, degrees.ep, degrees.expert_tp),
         "vpp": degrees.vpp,

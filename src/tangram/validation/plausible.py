@@ -34,9 +34,6 @@ def check_degrees(run: Run, num_gpus: int) -> None:
         raise RowError("impossible", message, column="global_batch")
     if run.seq_len % d.cp:
         raise RowError("impossible", f"{d.cp} does not divide {run.seq_len} tokens", column="cp")
-    if d.pp > run.model.num_layers + 2:
-        message = f"{d.pp} stages are more than {run.model.num_layers} layers and two ends"
-        raise RowError("impossible", message, column="pp")
     _check_experts(run)
 
 

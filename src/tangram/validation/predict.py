@@ -23,7 +23,7 @@ from tangram.model.atoms import cut_atoms
 from tangram.simulate.fast import iteration_ns
 from tangram.simulate.pipeline import SimEdge, SimPipeline, SimStage
 from tangram.units import NS_PER_S
-from tangram.validation.run import Attention, Fp8, MemoryKind, MemoryRanks, Run
+from tangram.validation.run import Attention, Fp8, MemoryKind, MemoryRanks, Run, Tuning
 from tangram.validation.scored import Predicted, Predictor
 
 
@@ -93,6 +93,7 @@ def _refuse_uncovered(run: Run) -> None:
         (run.degrees.vpp > 1, "interleaved schedules"),
         (run.numbers.fp8 is not Fp8.NONE, "8-bit products"),
         (run.saving.offloaded_layers > 0 or run.saving.parameter_offload, "offloaded layers"),
+        (run.tuning is Tuning.LORA, "frozen weights"),
         (run.mtp_layers > 0, "multi-token prediction"),
         (min(run.layers_per_stage) < 0, "stages without layers"),
     )

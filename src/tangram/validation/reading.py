@@ -107,6 +107,7 @@ def _read_row(layout: Layout, row: dict[str, str], file: str, line: int) -> RowR
             resolved.own,
             origin,
             flags=resolved.flags,
+            filled=resolved.filled,
             not_in_key=resolved.not_in_key,
             hosts=resolved.hosts,
         )

@@ -41,6 +41,14 @@ class Attention(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Tuning(StrEnum):
+    """What is trained: everything on full samples, everything on packed short ones, or adapters only."""
+
+    PRETRAIN = "pretrain"
+    SFT = "sft"
+    LORA = "lora"
+
+
 class MemoryKind(StrEnum):
     """What a memory figure counts: the allocator's peak, or all that the device has in use."""
 
@@ -271,6 +279,8 @@ class Run:
         numbers: Precision and storage.
         saving: Recomputation and offload.
         software: The stack and its options.
+        tuning: What is trained.
+        filled: Columns that the row leaves empty and that were filled from what is known of its source.
         measured: Time and memory.
     """
 
@@ -287,6 +297,8 @@ class Run:
     numbers: Numbers
     saving: Saving
     software: Software
+    tuning: Tuning
+    filled: tuple[str, ...]
     measured: Measured
 
     @property
@@ -313,7 +325,8 @@ class Run:
         """Counts the model FLOP of one step: forward and backward without recomputation.
 
         A layer for multi-token prediction counts as a layer with a projection of 2 h x h before it and a pass
-        through the head behind it (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+        through the head behind it (DeepSeek-V3, arXiv 2412.19437, section 2.2). With a frozen base the
+        backward pass has no products for weights; the adapters' own are not counted.
 
         Args:
             causal: Count only the half of the attention square that a causal mask leaves.
@@ -322,4 +335,5 @@ class Run:
         deeper = replace(model, layers=model.layers + model.layers[-1:] * extra) if extra else model
         ends = extra * 6 * model.hidden_size * (model.vocab_size + 2 * model.hidden_size)
         tokens = float(self.global_batch) * self.seq_len
+        tokens *= 2 / 3 if self.tuning is Tuning.LORA else 1.0
         return tokens * float(model_flop_per_token(deeper, self.seq_len, causal=causal) + ends)

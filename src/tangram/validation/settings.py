@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from tangram.model.spec import NormKind, PositionKind
-from tangram.validation.run import Attention, MemoryKind, MemoryRanks
+from tangram.validation.run import Attention, MemoryKind, MemoryRanks, Tuning
 
 
 class Latent(BaseModel):
@@ -73,6 +73,7 @@ class Settings(HostSettings):
         memory_ranks: Whose memory it is.
         scores_time: The times can be trusted.
         scores_memory: The memory figures can be trusted.
+        tuning: What is trained.
         head_dim: Width of an attention head; else hidden size / heads.
         gated: The feed-forward block has a gate; else it has one unless its width is four hidden sizes.
         biases: All projections have biases; else they have where the block has no gate.
@@ -119,6 +120,7 @@ class Settings(HostSettings):
     memory_ranks: MemoryRanks | None = None
     scores_time: bool | None = None
     scores_memory: bool | None = None
+    tuning: Tuning | None = None
     head_dim: int | None = Field(default=None, ge=1, le=1 << 20)
     gated: bool | None = None
     biases: bool | None = None
