@@ -91,6 +91,8 @@ class Settings(HostSettings):
         mtp_layers: Layers for multi-token prediction.
         vocab_multiple: The vocabulary is padded to a multiple of this times tp before it is split.
         dropout: Whether there is dropout, whose masks are kept.
+        window: Keys that a query looks back at in layers with a window.
+        window_every: Every how manyth layer has none; else all layers have the window.
         pseudo_before: Pieces that the pipeline counts in front of the first layer (``pseudo_...`` columns).
         pseudo_after: Pieces that it counts behind the last layer.
     """
@@ -138,5 +140,7 @@ class Settings(HostSettings):
     mtp_layers: int | None = Field(default=None, ge=0, le=100)
     vocab_multiple: int | None = Field(default=None, ge=1, le=1 << 20)
     dropout: bool | None = None
+    window: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    window_every: int | None = Field(default=None, ge=1, le=10_000)
     pseudo_before: int | None = Field(default=None, ge=0, le=100)
     pseudo_after: int | None = Field(default=None, ge=0, le=100)
