@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from row_samples import row
@@ -38,6 +39,12 @@ def test_rules_have_one_sentence_each() -> None:
     assert set(sentences) == set(rule_names())
     for name in ("out-of-memory", "hybrid-model", "layers-not-stated"):
         assert len(sentences[name]) == 1
+
+
+def test_the_docs_name_every_rule() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "validation.md").read_text(encoding="utf-8")
+    for name in rule_names():
+        assert f"`{name}`" in text, name
 
 
 def test_conditions() -> None:
