@@ -47,6 +47,14 @@ def test_the_docs_name_every_rule() -> None:
         assert f"`{name}`" in text, name
 
 
+def test_the_docs_name_every_source_and_stack() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "validation.md").read_text(encoding="utf-8")
+    for source in known_sources():
+        assert f"`{source.name}`" in text, source.name
+        for fact in source.facts:
+            assert fact.set.stack is None or f"`{fact.set.stack}`" in text, fact.set.stack
+
+
 def test_conditions() -> None:
     cells = {"note": "ran OUT of memory", "tp": ""}
     assert Condition(when={"note": "out of MEMORY", "tp": "^$"}).holds(cells)
