@@ -24,7 +24,7 @@ from tangram.validation.layers import (
     spread_layers,
     without_ends,
 )
-from tangram.validation.plausible import check_degrees, check_measurement
+from tangram.validation.plausible import check_agreement, check_degrees, check_measurement
 from tangram.validation.run import (
     Attention,
     Degrees,
@@ -196,12 +196,15 @@ def _measured(cells: Cells, settings: Settings) -> Measured:
 
 
 def _with_time(run: Run, cells: Cells) -> Run:
-    """Takes the time from the throughput where only that is there."""
+    """Takes the time from the throughput where only that is there, and compares them where both are."""
     rate = cells.optional_number("tokens_per_s_per_gpu")
-    if run.measured.iter_s is not None or rate is None:
+    if rate is None:
         return run
     iter_s = run.global_batch * run.seq_len / (rate * run.num_gpus)
-    return replace(run, measured=replace(run.measured, iter_s=iter_s))
+    if run.measured.iter_s is None:
+        return replace(run, measured=replace(run.measured, iter_s=iter_s))
+    check_agreement(run.measured.iter_s, iter_s, cells.name("iter_s"))
+    return run
 
 
 def _or(value: int | None, default: int) -> int:
