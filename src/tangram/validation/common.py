@@ -179,6 +179,7 @@ def _software(settings: Settings, degrees: Degrees, flags: tuple[str, ...]) -> S
         dropout=settings.dropout,
         overlap_gradients=settings.overlap_gradients,
         overlap_parameters=settings.overlap_parameters,
+        environment=settings.environment,
         method=settings.method,
         flags=flags,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 from tangram.model.serial import fingerprint
 from tangram.validation.run import Run
@@ -32,7 +33,7 @@ def configuration_key(run: Run, without: frozenset[str] = frozenset()) -> str:
         "numbers": repr(run.numbers),
         "saving": repr(run.saving),
         "method": run.software.method,
-        "software": repr(run.software),
+        "software": repr(replace(run.software, environment=None)),
     }
     text = repr([(name, value) for name, value in parts.items() if name not in without])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -221,6 +221,7 @@ class Software:
         dropout: Whether there is dropout, whose masks are kept.
         overlap_gradients: Whether gradients are reduced beside the backward pass.
         overlap_parameters: Whether parameters are gathered beside the forward pass.
+        environment: Version of the stack, as the source calls it; no part of the configuration's key.
         method: Name of a training method that places experts its own way, or None.
         flags: Further options that the source lists, as it writes them.
     """
@@ -236,6 +237,7 @@ class Software:
     dropout: bool | None = None
     overlap_gradients: bool | None = None
     overlap_parameters: bool | None = None
+    environment: str | None = None
     method: str | None = None
     flags: tuple[str, ...] = ()
 

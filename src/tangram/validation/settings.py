@@ -51,6 +51,7 @@ class Settings(HostSettings):
         stack: Name of the software stack.
         attention: Kind of the attention core.
         sequence_parallel: Activations between tensor-parallel regions split over tp; else on when tp > 1.
+        environment: Version of the stack, as the source calls it.
         dispatcher: How tokens reach experts.
         overlap_ep: The exchange of tokens runs beside compute.
         balanced_experts: Tokens are spread evenly over experts by force.
@@ -100,6 +101,7 @@ class Settings(HostSettings):
     stack: str | None = Field(default=None, min_length=1, max_length=100)
     attention: Attention | None = None
     sequence_parallel: bool | None = None
+    environment: str | None = Field(default=None, min_length=1, max_length=100)
     dispatcher: str | None = Field(default=None, min_length=1, max_length=100)
     overlap_ep: bool | None = None
     balanced_experts: bool | None = None
