@@ -110,7 +110,7 @@ def _degrees(cells: Cells, settings: Settings) -> Degrees:
     shard_ranks = settings.shard_ranks
     if "hsdp" in cells.text("zero_or_fsdp").lower():
         shard_ranks = shard_ranks or settings.gpus_per_node
-    return Degrees(dp, tp, pp, cp, ep, vpp, expert_tp, zero, fsdp, shard_ranks)
+    return Degrees(dp, tp, pp, cp, ep, vpp, expert_tp, zero, fsdp, shard_ranks, settings.experts_per_rank)
 
 
 def _numbers(cells: Cells, settings: Settings, parts: tuple[GpuSpec, ...]) -> Numbers:

@@ -109,7 +109,8 @@ def _check_experts(run: Run) -> None:
             raise RowError("impossible", f"ep {d.ep} without experts", column="ep")
         return
     num_experts = counts.pop()
-    if num_experts % d.ep:
+    places = d.ep * (d.experts_per_rank or 0)
+    if num_experts % d.ep and (not places or places % num_experts):
         raise RowError("impossible", f"ep {d.ep} does not divide {num_experts} experts", column="ep")
     ranks = d.dp * d.cp * d.tp
     if ranks % (d.ep * d.expert_tp):

@@ -143,6 +143,8 @@ class Degrees:
         fsdp: Whether the sharding is done layer by layer by an FSDP.
         shard_ranks: Ranks that share one copy of the sharded states, when fewer than dp x cp (HSDP, or
             several instances of a distributed optimizer).
+        experts_per_rank: Whole experts that a rank of the ep group works on at a time, where experts are
+            replicated in the group; None where each has one place in it.
     """
 
     dp: int
@@ -155,6 +157,7 @@ class Degrees:
     zero: int
     fsdp: bool
     shard_ranks: int | None = None
+    experts_per_rank: int | None = None
 
     @property
     def num_gpus(self) -> int:

@@ -66,6 +66,7 @@ class Settings(HostSettings):
         master_bytes: Per parameter, master weights.
         moment_bytes: Per parameter, both moments.
         expert_tp: Tensor parallelism of the experts.
+        experts_per_rank: Whole experts that a rank works on at a time, where experts are replicated.
         shard_ranks: Ranks that share one copy of the sharded states.
         optimizer_offload: Optimizer on the host.
         parameter_offload: Weights on the host.
@@ -116,6 +117,7 @@ class Settings(HostSettings):
     master_bytes: int | None = Field(default=None, ge=0, le=16)
     moment_bytes: int | None = Field(default=None, ge=0, le=64)
     expert_tp: int | None = Field(default=None, ge=1, le=1_000_000)
+    experts_per_rank: int | None = Field(default=None, ge=1, le=1_000_000)
     shard_ranks: int | None = Field(default=None, ge=1, le=1_000_000)
     optimizer_offload: bool | None = None
     parameter_offload: bool | None = None
