@@ -86,6 +86,7 @@ def test_layers_as_stated(tmp_path: Path) -> None:
         ({"layers_per_stage": "all"}, "is no split"),
         ({"iter_s": "", "peak_mem_GiB": ""}, "no-measurement: row 1: the row has neither a time nor a peak"),
         ({"iter_s": 500}, "implausible: row 1, column iter_s: 500 s would be"),
+        ({"tokens_per_s_per_gpu": 1000}, "column iter_s: 0.5 s, but the throughput implies 8.192 s"),
         ({"iter_s": 0.001}, "times what the GPUs can do; is it in seconds?"),
         ({"peak_mem_GiB": 20480}, "20480 GiB do not fit a GPU of 80 GiB; is it in GiB?"),
         ({"tp": "two"}, "not-a-number: row 1, column tp: 'two' is no whole number above 0"),

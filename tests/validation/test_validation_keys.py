@@ -10,7 +10,14 @@ from tangram.validation.keys import configuration_key
 
 @pytest.mark.parametrize(
     "cells",
-    [{"iter_s": 0.6}, {"peak_mem_GiB": ""}, {"model": "other"}, {"note": "on Monday"}, {"source": "x"}],
+    [
+        {"iter_s": 0.6},
+        {"peak_mem_GiB": ""},
+        {"model": "other"},
+        {"note": "on Monday"},
+        {"source": "x"},
+        {"environment": "lts"},
+    ],
 )
 def test_repeats_share_a_key(tmp_path: Path, cells: dict[str, object]) -> None:
     assert run_of(tmp_path, **cells).key == run_of(tmp_path).key

@@ -43,6 +43,7 @@ def test_refitting_takes_out_a_constant_factor(tmp_path: Path) -> None:
         ({"precision": "fp8", "gpu": "H100-80GB-SXM", "iter_s": 0.2}, "8-bit products"),
         ({"gpu": "mixed: 8xV100-16GB-SXM2+8xT4", "precision": "fp16", "peak_mem_GiB": ""}, "unequal GPUs"),
         ({"offloaded_layers": 3}, "offloaded layers"),
+        ({"experts": 4, "top_k": 1, "ep": 8, "experts_per_rank": 2, "expert_tp": 1}, "replicated experts"),
         ({"mtp_layers": 1}, "multi-token prediction"),
     ],
 )

@@ -48,6 +48,12 @@ def test_experts_in_every_second_layer(tmp_path: Path) -> None:
     assert [layer.moe is not None for layer in model.layers] == [False, True] * 4
 
 
+def test_windows(tmp_path: Path) -> None:
+    model = run_of(tmp_path, window=128, window_every=2).model
+    assert [layer.attention.window for layer in model.layers] == [128, None] * 4
+    assert {layer.attention.window for layer in run_of(tmp_path, window=128).model.layers} == {128}
+
+
 def test_experts_of_their_own_width(tmp_path: Path) -> None:
     model = run_of(tmp_path, experts=8, top_k=1, expert_width=1024, dense_layers=3).model
     assert model.layers[0].feed_forward == FeedForwardSpec(4096, gated=False, bias=True)

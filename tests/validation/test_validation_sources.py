@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from row_samples import row
@@ -40,6 +41,20 @@ def test_rules_have_one_sentence_each() -> None:
         assert len(sentences[name]) == 1
 
 
+def test_the_docs_name_every_rule() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "validation.md").read_text(encoding="utf-8")
+    for name in rule_names():
+        assert f"`{name}`" in text, name
+
+
+def test_the_docs_name_every_source_and_stack() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "validation.md").read_text(encoding="utf-8")
+    for source in known_sources():
+        assert f"`{source.name}`" in text, source.name
+        for fact in source.facts:
+            assert fact.set.stack is None or f"`{fact.set.stack}`" in text, fact.set.stack
+
+
 def test_conditions() -> None:
     cells = {"note": "ran OUT of memory", "tp": ""}
     assert Condition(when={"note": "out of MEMORY", "tp": "^$"}).holds(cells)
@@ -73,7 +88,8 @@ def test_notes_are_captured() -> None:
     found = resolve(row(source="Megatron-LM CI golden values", gpu="A100", note=note), "any.csv")
     assert found.row["gpu"] == "A100-80GB-SXM"
     assert (found.settings.dispatcher, found.settings.mtp_layers) == ("alltoall", 2)
-    assert {"swiglu", "dev", "gpt/x"} <= set(found.flags)
+    assert found.settings.environment == "dev"
+    assert {"swiglu", "gpt/x"} <= set(found.flags)
 
 
 def test_rules_leave_rows_out() -> None:

@@ -24,7 +24,7 @@ from tangram.validation.layers import (
     spread_layers,
     without_ends,
 )
-from tangram.validation.plausible import check_degrees, check_measurement
+from tangram.validation.plausible import check_agreement, check_degrees, check_measurement
 from tangram.validation.run import (
     Attention,
     Degrees,
@@ -110,7 +110,7 @@ def _degrees(cells: Cells, settings: Settings) -> Degrees:
     shard_ranks = settings.shard_ranks
     if "hsdp" in cells.text("zero_or_fsdp").lower():
         shard_ranks = shard_ranks or settings.gpus_per_node
-    return Degrees(dp, tp, pp, cp, ep, vpp, expert_tp, zero, fsdp, shard_ranks)
+    return Degrees(dp, tp, pp, cp, ep, vpp, expert_tp, zero, fsdp, shard_ranks, settings.experts_per_rank)
 
 
 def _numbers(cells: Cells, settings: Settings, parts: tuple[GpuSpec, ...]) -> Numbers:
@@ -179,6 +179,7 @@ def _software(settings: Settings, degrees: Degrees, flags: tuple[str, ...]) -> S
         dropout=settings.dropout,
         overlap_gradients=settings.overlap_gradients,
         overlap_parameters=settings.overlap_parameters,
+        environment=settings.environment,
         method=settings.method,
         flags=flags,
     )
@@ -196,12 +197,15 @@ def _measured(cells: Cells, settings: Settings) -> Measured:
 
 
 def _with_time(run: Run, cells: Cells) -> Run:
-    """Takes the time from the throughput where only that is there."""
+    """Takes the time from the throughput where only that is there, and compares them where both are."""
     rate = cells.optional_number("tokens_per_s_per_gpu")
-    if run.measured.iter_s is not None or rate is None:
+    if rate is None:
         return run
     iter_s = run.global_batch * run.seq_len / (rate * run.num_gpus)
-    return replace(run, measured=replace(run.measured, iter_s=iter_s))
+    if run.measured.iter_s is None:
+        return replace(run, measured=replace(run.measured, iter_s=iter_s))
+    check_agreement(run.measured.iter_s, iter_s, cells.name("iter_s"))
+    return run
 
 
 def _or(value: int | None, default: int) -> int:

@@ -94,6 +94,7 @@ def _refuse_uncovered(run: Run) -> None:
         (run.numbers.fp8 is not Fp8.NONE, "8-bit products"),
         (run.saving.offloaded_layers > 0 or run.saving.parameter_offload, "offloaded layers"),
         (run.tuning is Tuning.LORA, "frozen weights"),
+        (run.degrees.experts_per_rank is not None, "replicated experts"),
         (run.mtp_layers > 0, "multi-token prediction"),
         (min(run.layers_per_stage) < 0, "stages without layers"),
     )

@@ -143,6 +143,8 @@ class Degrees:
         fsdp: Whether the sharding is done layer by layer by an FSDP.
         shard_ranks: Ranks that share one copy of the sharded states, when fewer than dp x cp (HSDP, or
             several instances of a distributed optimizer).
+        experts_per_rank: Whole experts that a rank of the ep group works on at a time, where experts are
+            replicated in the group; None where each has one place in it.
     """
 
     dp: int
@@ -155,6 +157,7 @@ class Degrees:
     zero: int
     fsdp: bool
     shard_ranks: int | None = None
+    experts_per_rank: int | None = None
 
     @property
     def num_gpus(self) -> int:
@@ -221,6 +224,7 @@ class Software:
         dropout: Whether there is dropout, whose masks are kept.
         overlap_gradients: Whether gradients are reduced beside the backward pass.
         overlap_parameters: Whether parameters are gathered beside the forward pass.
+        environment: Version of the stack, as the source calls it; no part of the configuration's key.
         method: Name of a training method that places experts its own way, or None.
         flags: Further options that the source lists, as it writes them.
     """
@@ -236,6 +240,7 @@ class Software:
     dropout: bool | None = None
     overlap_gradients: bool | None = None
     overlap_parameters: bool | None = None
+    environment: str | None = None
     method: str | None = None
     flags: tuple[str, ...] = ()
 

@@ -51,6 +51,7 @@ class Settings(HostSettings):
         stack: Name of the software stack.
         attention: Kind of the attention core.
         sequence_parallel: Activations between tensor-parallel regions split over tp; else on when tp > 1.
+        environment: Version of the stack, as the source calls it.
         dispatcher: How tokens reach experts.
         overlap_ep: The exchange of tokens runs beside compute.
         balanced_experts: Tokens are spread evenly over experts by force.
@@ -65,6 +66,7 @@ class Settings(HostSettings):
         master_bytes: Per parameter, master weights.
         moment_bytes: Per parameter, both moments.
         expert_tp: Tensor parallelism of the experts.
+        experts_per_rank: Whole experts that a rank works on at a time, where experts are replicated.
         shard_ranks: Ranks that share one copy of the sharded states.
         optimizer_offload: Optimizer on the host.
         parameter_offload: Weights on the host.
@@ -91,6 +93,8 @@ class Settings(HostSettings):
         mtp_layers: Layers for multi-token prediction.
         vocab_multiple: The vocabulary is padded to a multiple of this times tp before it is split.
         dropout: Whether there is dropout, whose masks are kept.
+        window: Keys that a query looks back at in layers with a window.
+        window_every: Every how manyth layer has none; else all layers have the window.
         pseudo_before: Pieces that the pipeline counts in front of the first layer (``pseudo_...`` columns).
         pseudo_after: Pieces that it counts behind the last layer.
     """
@@ -98,6 +102,7 @@ class Settings(HostSettings):
     stack: str | None = Field(default=None, min_length=1, max_length=100)
     attention: Attention | None = None
     sequence_parallel: bool | None = None
+    environment: str | None = Field(default=None, min_length=1, max_length=100)
     dispatcher: str | None = Field(default=None, min_length=1, max_length=100)
     overlap_ep: bool | None = None
     balanced_experts: bool | None = None
@@ -112,6 +117,7 @@ class Settings(HostSettings):
     master_bytes: int | None = Field(default=None, ge=0, le=16)
     moment_bytes: int | None = Field(default=None, ge=0, le=64)
     expert_tp: int | None = Field(default=None, ge=1, le=1_000_000)
+    experts_per_rank: int | None = Field(default=None, ge=1, le=1_000_000)
     shard_ranks: int | None = Field(default=None, ge=1, le=1_000_000)
     optimizer_offload: bool | None = None
     parameter_offload: bool | None = None
@@ -138,5 +144,7 @@ class Settings(HostSettings):
     mtp_layers: int | None = Field(default=None, ge=0, le=100)
     vocab_multiple: int | None = Field(default=None, ge=1, le=1 << 20)
     dropout: bool | None = None
+    window: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    window_every: int | None = Field(default=None, ge=1, le=10_000)
     pseudo_before: int | None = Field(default=None, ge=0, le=100)
     pseudo_after: int | None = Field(default=None, ge=0, le=100)
