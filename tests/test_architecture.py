@@ -28,6 +28,7 @@ ROOMS = (
     ("model", "cluster"),
     ("job_reader", "plan"),
     ("cost",),
+    ("profiles",),
     ("simulate",),
     ("parallelizers",),
     ("planner", "testing"),
