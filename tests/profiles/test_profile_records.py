@@ -53,7 +53,6 @@ def test_what_cannot_have_been_measured_is_refused(values: dict[str, object], wr
     "values",
     [
         {"ranks": 1, "ranks_per_node": 1},
-        {"op": Op.SEND},
         {"ranks_per_node": 2},
         {"scope": Scope.INTER_NODE},
         {"scope": Scope.INTER_NODE, "ranks_per_node": 3},

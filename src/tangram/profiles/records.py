@@ -7,8 +7,9 @@ Times are seconds, sizes bytes, all per GPU (one rank).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import ClassVar
 
 from tangram.errors import InputError
 from tangram.job import Precision
@@ -64,7 +65,17 @@ class LayerTime:
         activation_bytes: Kept for backward, per micro-batch.
         workspace_bytes: Largest transient beyond what is kept.
         source: Tool, file and date or version, in words.
+        TIMES, SIZES: Names of the fields that hold figures.
     """
+
+    TIMES: ClassVar[tuple[str, ...]] = (
+        "forward_s",
+        "backward_s",
+        "forward_backward_s",
+        "recompute_s",
+        "optimizer_s",
+    )
+    SIZES: ClassVar[tuple[str, ...]] = ("activation_bytes", "workspace_bytes")
 
     gpu: str
     stack: str
@@ -85,9 +96,9 @@ class LayerTime:
     def __post_init__(self) -> None:
         _named(self, "gpu", "stack", "source")
         _positive(self, "tp", "micro_batch")
-        _measured(self, _TIMES, allow_zero=False)
-        _measured(self, _SIZES, allow_zero=True)
-        if all(getattr(self, name) is None for name in _TIMES + _SIZES):
+        _measured(self, self.TIMES, allow_zero=False)
+        _measured(self, self.SIZES, allow_zero=True)
+        if all(getattr(self, name) is None for name in self.TIMES + self.SIZES):
             raise InputError(f"a record of {self.shape} has no figure", hint="give a time or a size")
         if self.tp == 1 and self.includes_tp_comm:
             raise InputError("tp 1 has no collectives to include", where="includes_tp_comm", hint="false")
@@ -100,10 +111,6 @@ class LayerTime:
         if self.forward_s is not None and self.backward_s is not None:
             return self.forward_s + self.backward_s
         return self.forward_backward_s
-
-
-_TIMES = ("forward_s", "backward_s", "forward_backward_s", "recompute_s", "optimizer_s")
-_SIZES = ("activation_bytes", "workspace_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +129,8 @@ class CollectiveTime:
         link: What joins the ranks, in words (``nvlink``, ``pcie``, ``ib-200g``); empty when not known.
         scope: Inside one node, or across nodes.
         op: The collective.
-        ranks: In the group; 2 for send.
-        ranks_per_node: Of the group on each node; equals ``ranks`` inside a node, and 1 for a send across.
+        ranks: In the group; for send 2, or more where each rank sends to the next one at the same time.
+        ranks_per_node: Of the group on each node; equals ``ranks`` inside a node.
         num_bytes: See above.
         seconds: Of one call.
         source: Tool, file and date or version, in words.
@@ -212,8 +219,6 @@ def _measured(record: object, names: tuple[str, ...], *, allow_zero: bool) -> No
 def _group(record: CollectiveTime | LinkRate) -> None:
     if record.ranks < 2:
         raise InputError(f"{record.ranks} rank has nobody to talk to", where="ranks", hint="legal: 2 or more")
-    if record.op is Op.SEND and record.ranks != 2:
-        raise InputError(f"a send has 2 ranks, not {record.ranks}", where="ranks")
     inside = record.ranks_per_node == record.ranks
     if inside is not (record.scope is Scope.INTRA_NODE) or record.ranks % record.ranks_per_node:
         raise InputError(
@@ -222,7 +227,3 @@ def _group(record: CollectiveTime | LinkRate) -> None:
             where="ranks_per_node",
             hint="inside a node all of them; across nodes a smaller divisor",
         )
-
-
-FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in (LayerTime, CollectiveTime, LinkRate)}
-"""Names of the fields of each kind of record, in order."""
