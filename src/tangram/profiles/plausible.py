@@ -5,7 +5,7 @@ from __future__ import annotations
 from tangram.cluster.catalog import gpu
 from tangram.errors import InputError
 from tangram.profiles.records import LayerTime
-from tangram.profiles.shapes import forward_flop
+from tangram.profiles.shape_pieces import forward_flop
 
 # Boost clocks carry measurements above the rated peak: 78 TFLOP/s on an RTX 3090 rated 71 (catalog.json).
 _ABOVE_PEAK = 1.25

@@ -10,8 +10,8 @@ A name or key with ``_attention`` or ``_mlp`` is a block instead of a layer (one
 experts). Where no key says the batch, it is the one whose depths give the time, if there is one.
 
 Left out: differences that are not above zero, and batches whose whole models took longer than larger batches
-of the same depth (something else used the GPU); ``layertype_other`` (embedding, LM head and loss in one figure);
-memory of whole models; activations at tp > 1 without sequence parallelism, and under recomputation.
+of the same depth (something else used the GPU); ``layertype_other`` (embedding, LM head and loss in one
+figure); memory of whole models; activations at tp > 1 without sequence parallelism, and under recomputation.
 """
 
 from __future__ import annotations
