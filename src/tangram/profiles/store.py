@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from tangram.errors import InputError
 from tangram.job import Precision
@@ -241,7 +240,7 @@ def _open(path: Path, *, write: bool) -> Iterator[sqlite3.Connection]:
             "there is no such profile store", where=str(path), hint="tangram profiles import makes one"
         )
     mode = "rwc" if write else "ro"
-    uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_S, isolation_level=None)
     try:
         connection.row_factory = sqlite3.Row
