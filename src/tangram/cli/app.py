@@ -13,6 +13,7 @@ from tangram.cli.estimate import estimate_command
 from tangram.cli.groups import grouped
 from tangram.cli.islands import islands_command
 from tangram.cli.plan import plan_command
+from tangram.cli.profiles import COMMANDS as _PROFILES_COMMANDS
 from tangram.cli.validate import validate_command
 
 _HELP = "Plans LLM training on clusters of mixed GPUs: islands of equal GPUs, joined by an uneven pipeline."
@@ -43,6 +44,10 @@ def build_app() -> typer.Typer:
     app.callback()(_root)
     for name, command in _COMMANDS:
         app.command(name)(grouped(command))
+    profiles = typer.Typer(rich_markup_mode=None, help="List, import and export measured profiles.")
+    for name, part in _PROFILES_COMMANDS:
+        profiles.command(name)(grouped(part))
+    app.add_typer(profiles, name="profiles")
     return app
 
 

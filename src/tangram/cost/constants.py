@@ -55,6 +55,9 @@ class StackConstants:
     tp_exposed_frac: float
     cp_exposed_frac: float
     ep_exposed_frac: float
+    ep_overlapped_frac: float
+    fused_dispatch_ratio: float
+    graph_launch_ratio: float
     logit_fixed_bytes: float
     logit_element_ratio: float
     logit_traffic_fixed_bytes: float

@@ -68,6 +68,22 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True)
+class StackOptions:
+    """Switches of a stack; booleans, or arrays of shape ``(num_configs,)``. Tangram's runtime has them off.
+
+    Attributes:
+        cuda_graphs: Layers are launched as graphs.
+        overlap_experts: The exchange of tokens runs beside other compute.
+        fused_dispatch: Tokens are exchanged by a kernel made for it (DeepEP, HybridEP) instead of an
+            all-to-all.
+    """
+
+    cuda_graphs: bool | BoolArray = False
+    overlap_experts: bool | BoolArray = False
+    fused_dispatch: bool | BoolArray = False
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """One portion, one micro-batch, many configurations; arrays of shape ``(num_configs,)``.
 
@@ -81,6 +97,7 @@ class Setting:
         groups: Process groups.
         flash: Whether attention runs a fused kernel.
         is_fp8: Whether the products of layers run at 8 bit.
+        options: What the stack is asked to do.
         element_bytes: Of an activation or a weight.
         gradient_bytes, optimizer_bytes: Per parameter.
         tp, cp, ep, expert_tp: Degrees, as floats.
@@ -101,6 +118,7 @@ class Setting:
     groups: Groups
     flash: bool
     is_fp8: bool | BoolArray
+    options: StackOptions
     element_bytes: Number
     gradient_bytes: Number
     optimizer_bytes: Number
@@ -156,6 +174,7 @@ class Setting:
             hardware=Hardware.of(portion, job.precision),
             groups=groups,
             flash=attention_kernel(portion.island.gpu, job.precision) == FLASH if flash is None else flash,
+            options=StackOptions(),
             is_fp8=job.precision is Precision.FP8,
             element_bytes=float(job.precision.element_bytes),
             gradient_bytes=gradient_bytes,

@@ -98,7 +98,7 @@ def fit(batch: RunBatch, slots: Sequence[Slot], target: Target) -> list[Fitted]:
     spread = np.array([d.spread for d in definitions])
     prior = np.clip(np.log(np.maximum(shelves.shipped(), 1e-300)), low + 1e-6, high - 1e-6)
     if not slots or not known.any():
-        return [_fitted(s, p, 0.0, 0.0, 1.0) for s, p in zip(slots, prior, strict=True)]
+        return [_fitted(s, p, 0.0, -1e9, 1e9) for s, p in zip(slots, prior, strict=True)]
 
     def residuals(logs: FloatArray) -> FloatArray:
         values = predicted(batch, shelves.constants(np.exp(logs)), target)

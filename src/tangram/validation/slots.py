@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -87,7 +87,7 @@ class Shelves:
             (slot, np.array([o[slot.shelf] == slot.owner for o in owners], dtype=np.bool_)) for slot in slots
         ]
 
-    def constants(self, values: Sequence[float]) -> Constants:
+    def constants(self, values: Iterable[float]) -> Constants:
         """Returns the constants of all columns with the slots set, in the order of construction."""
         columns = dict(self._values)
         for (slot, members), value in zip(self._members, values, strict=True):
