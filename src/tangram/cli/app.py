@@ -13,6 +13,7 @@ from tangram.cli.estimate import estimate_command
 from tangram.cli.groups import grouped
 from tangram.cli.islands import islands_command
 from tangram.cli.plan import plan_command
+from tangram.cli.profile import profile_command
 
 _HELP = "Plans LLM training on clusters of mixed GPUs: islands of equal GPUs, joined by an uneven pipeline."
 
@@ -23,6 +24,7 @@ _COMMANDS = (
     ("simulate", simulate_command),
     ("estimate", estimate_command),
     ("islands", islands_command),
+    ("profile", profile_command),
     ("models", models_command),
     ("gpus", gpus_command),
     ("schema", schema_command),
