@@ -41,7 +41,8 @@ def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
         ({"activation_bytes": -1}, "activation_bytes: -1"),
         ({"forward_s": None, "backward_s": None}, "no figure"),
         ({"tp": 1}, "includes_tp_comm"),
-        ({"forward_backward_s": 2.0}, "their sum"),
+        ({"forward_backward_s": 2.0}, "the sum of both"),
+        ({"forward_backward_s": 2.0, "forward_s": None}, "the sum of both"),
     ],
 )
 def test_what_cannot_have_been_measured_is_refused(values: dict[str, object], wrong: str) -> None:

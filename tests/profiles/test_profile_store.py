@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tangram.errors import InputError
@@ -41,6 +41,7 @@ def test_records_come_back_as_they_were_and_sorted(tmp_path: Path) -> None:
     assert found.layers[0].includes_tp_comm is True
 
 
+@settings(max_examples=15)
 @given(order=st.permutations(RECORDS))
 def test_the_order_of_writing_does_not_matter(
     order: list[Record], tmp_path_factory: pytest.TempPathFactory
@@ -90,7 +91,7 @@ def test_all_or_nothing(tmp_path: Path) -> None:
         yield replace(LAYER, micro_batch=8)
         raise InputError("stop")
 
-    with pytest.raises(InputError, match="^stop$"):
+    with pytest.raises(InputError, match=r"^stop$"):
         save(path, broken())  # type: ignore[arg-type]
     assert load(path).layers == (LAYER,)
 

@@ -59,7 +59,7 @@ class LayerTime:
         includes_tp_comm: Whether times hold the rank's tensor-parallel collectives, inside one node. Always
             false for tp = 1.
         forward_s, backward_s: One micro-batch; backward without recomputation.
-        forward_backward_s: Their sum, where a source gives only that; None where both are given.
+        forward_backward_s: Their sum, where a source gives only that.
         recompute_s: Running the forward pass again in backward, when all of it is recomputed.
         optimizer_s: Updating this piece's parameters once per step.
         activation_bytes: Kept for backward, per micro-batch.
@@ -102,8 +102,10 @@ class LayerTime:
             raise InputError(f"a record of {self.shape} has no figure", hint="give a time or a size")
         if self.tp == 1 and self.includes_tp_comm:
             raise InputError("tp 1 has no collectives to include", where="includes_tp_comm", hint="false")
-        if None not in (self.forward_s, self.backward_s) and self.forward_backward_s is not None:
-            raise InputError("forward and backward are given, and their sum", where="forward_backward_s")
+        if self.forward_backward_s is not None and (self.forward_s, self.backward_s) != (None, None):
+            raise InputError(
+                "a pass is given, and the sum of both", where="forward_backward_s", hint="give both passes"
+            )
 
     @property
     def total_s(self) -> float | None:
