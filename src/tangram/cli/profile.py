@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tangram.cli.options import Json, ModelArgument
-from tangram.cli.streams import Progress, check_target, note, print_json, print_page
+from tangram.cli.streams import Progress, note, print_json, print_page
 from tangram.errors import InfeasibleError, InputError
 from tangram.job import Precision
 
@@ -125,7 +125,6 @@ def profile_command(
     from tangram.profiler.torch_extra import require_torch
     from tangram.profiles.store import default_store, save
 
-    check_target(store, "--store")
     spec = load_model(model)
     require_torch()
     from tangram.profiler.device import find_device
@@ -169,7 +168,7 @@ def _requests(
 ) -> tuple[LayerRequest, CollectiveRequest | None]:
     """What is asked; what is wrong with it is said once, not by every process of the run."""
     try:
-        layers, messages = _layers(process, device, model, sizes), _messages(sizes, links)
+        layers, messages = _layers(process, device, model, sizes), _messages(process, sizes, links)
         if messages is None and not layers.pieces:
             raise InputError("there is nothing to time", where="--layers none", hint="add --collectives")
         return layers, messages
@@ -205,13 +204,14 @@ def _layers(process: Process, device: Device, model: ModelSpec, sizes: SizeOptio
     )
 
 
-def _messages(sizes: SizeOptions, links: LinkOptions) -> CollectiveRequest | None:
+def _messages(process: Process, sizes: SizeOptions, links: LinkOptions) -> CollectiveRequest | None:
     if not links.collectives:
         return None
     from tangram.profiler.collectives import LinkNames
-    from tangram.profiler.run import CollectiveRequest
+    from tangram.profiler.run import CollectiveRequest, check_partners
     from tangram.units import parse_bytes
 
+    check_partners(process)
     where = "--message-bytes"
     words = links.message_bytes.split(",") if links.message_bytes is not None else []
     num_bytes = sorted({parse_bytes(word, where=where) for word in words})

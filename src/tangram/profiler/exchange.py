@@ -36,9 +36,14 @@ class Exchange:
                 buffer = torch.empty(rows, width, dtype=like.dtype, device=like.device)
                 self.buffers.append(buffer.normal_(0.0, scale, generator=generator))
 
-    def gather(self, share: Any) -> Any:
-        """Returns all rows for the rank's share of them."""
-        return _Gather.apply(share, self.buffers[0]) if self.ranks > 1 else share
+    def gather(self, share: Any, *, keeps_share: bool = True) -> Any:
+        """Returns all rows for the rank's share of them.
+
+        Args:
+            share: The rank's own rows.
+            keeps_share: Whether backward needs the share, to gather it again.
+        """
+        return _Gather.apply(share, self.buffers[0], keeps_share) if self.ranks > 1 else share
 
     def scatter(self, rows: Any) -> Any:
         """Returns the rank's share of all rows."""
@@ -49,19 +54,19 @@ class Exchange:
 
 class _Gather(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, share: Any, ready: Any) -> Any:
+    def forward(ctx: Any, share: Any, ready: Any, keeps_share: bool) -> Any:
         ctx.num_rows = share.shape[0]
+        ctx.save_for_backward(*[share] * keeps_share)
         return ready.view_as(ready)
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
-        return grad[: ctx.num_rows], None
+        return grad[: ctx.num_rows], None, None
 
 
 class _Scatter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Any, ready: Any, num_rows: int) -> Any:
-        ctx.save_for_backward()
         ctx.ready = ready
         return rows[:num_rows]
 

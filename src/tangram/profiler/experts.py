@@ -48,7 +48,7 @@ class Experts(Piece):
         shares = functional.softmax(functional.linear(tokens, self.router), dim=-1, dtype=torch.float32)
         shares, _ = shares.topk(self.top_k, dim=-1)
         shares = shares / shares.sum(dim=-1, keepdim=True)
-        rows = self.routed.gather(tokens.index_select(0, self.sources))
+        rows = self.routed.gather(tokens.index_select(0, self.sources), keeps_share=False)
         outputs = [
             block(part) if block.down_bias is None else block(part) + block.down_bias
             for block, part in zip(self.blocks, rows.split(self.counts), strict=True)

@@ -132,8 +132,7 @@ class Attention(Piece):
 
     def _attend(self, query: Any, key: Any, value: Any) -> Any:
         groups = self.num_heads // self.num_kv_heads
-        if groups > 1 and query.device.type == "cpu":
-            # The CPU's fused kernel wants as many key heads as query heads; without it scores are stored.
+        if groups > 1 and not shares_keys(query):
             key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
             groups = 1
         return functional.scaled_dot_product_attention(
@@ -202,6 +201,17 @@ class TransformerLayer(Piece):
     def forward(self, x: Any) -> Any:
         """Runs both blocks."""
         return self.feed_forward(self.attention(x))
+
+
+def shares_keys(query: Any) -> bool:
+    """Whether the fused kernel that will run lets several query heads read one key head.
+
+    Flash attention on GPUs does: 16 bit, from Ampere on (and on AMD). All other kernels want as many key heads
+    as query heads, or PyTorch falls back to one that stores all scores.
+    """
+    if query.device.type != "cuda" or query.dtype == torch.float32:
+        return False
+    return torch.version.hip is not None or torch.cuda.get_device_capability(query.device) >= (8, 0)
 
 
 def rotary_tables(seq_len: int, head_dim: int, device: Any) -> tuple[Any, Any]:

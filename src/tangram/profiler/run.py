@@ -31,6 +31,20 @@ class CollectiveRequest:
     links: LinkNames = field(default_factory=LinkNames)
 
 
+def check_partners(process: Process) -> None:
+    """Makes sure that there is somebody to talk to.
+
+    Raises:
+        InputError: There is one process only.
+    """
+    if process.world_size == 1:
+        raise InputError(
+            "one process has nobody to talk to",
+            where="--collectives",
+            hint="torchrun --nproc-per-node=gpu --no-python tangram profile ... --collectives",
+        )
+
+
 def run_profile(
     process: Process,
     device: Device,
@@ -55,12 +69,8 @@ def run_profile(
         InputError: Collectives are asked for, and no two processes are on GPUs of one kind, or they cannot
             talk to each other.
     """
-    if collectives is not None and process.world_size == 1:
-        raise InputError(
-            "one process has nobody to talk to",
-            where="--collectives",
-            hint="torchrun --nproc-per-node=gpu --no-python tangram profile ... --collectives",
-        )
+    if collectives is not None:
+        check_partners(process)
     with joined(process, device):
         ranks = all_ranks(process, device)
         nothing: tuple[tuple[TimedLayer, ...], tuple[Skipped, ...]] = ((), ())

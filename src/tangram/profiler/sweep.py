@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 
 import torch
@@ -116,7 +115,6 @@ def _time(
             return f"does not fit in the memory of {device.words}"
         raise
     finally:
-        gc.collect()
         if device.is_cuda:
             torch.cuda.empty_cache()
 

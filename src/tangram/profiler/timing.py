@@ -19,7 +19,7 @@ from tangram.profiler.layers import Piece
 from tangram.profiler.memory import CPU_NOTE, PassMemory, pass_memory
 from tangram.profiler.results import Spread
 
-LEARNING_RATE = 1e-5
+LEARNING_RATE = 1e-4
 
 
 @dataclass(frozen=True, slots=True)

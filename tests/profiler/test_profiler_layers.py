@@ -1,0 +1,210 @@
+"""Layers against a second implementation, parameter counts of the model, and FLOP of the model."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from model_strategies import models
+from profiler_cases import GPT, KINDS, LLAMA, QWEN, model_of, shard_of, torch, untied
+from torch.utils.flop_counter import FlopCounterMode
+
+from tangram.model.atoms import Part, layer_parts
+from tangram.model.flops import part_forward_flop
+from tangram.model.params import part_params
+from tangram.model.presets import load_preset, preset_names
+from tangram.model.spec import LayerSpec, ModelSpec
+from tangram.model.vocabulary import padded_vocab_size
+from tangram.profiler.ends import Embedding, Head
+from tangram.profiler.layers import Attention, FeedForward, Piece, TransformerLayer, rotate
+from tangram.profiler.request import tensor_parallel_degrees
+from tangram.profiler.shard import Shard
+
+
+def built(shard: Shard, layer: LayerSpec) -> TransformerLayer:
+    return TransformerLayer(shard, shard.generator(), layer)
+
+
+def whole(piece: Piece) -> int:
+    """Parameters of the unsharded piece, from one rank's."""
+    return piece.num_params(sharded=True) * piece.shard.tp + piece.num_params(sharded=False)
+
+
+def layer_total(model: ModelSpec, idx: int) -> int:
+    return sum(part_params(model, idx, part).total for part in layer_parts(model.layers[idx]))
+
+
+def check_counts(model: ModelSpec, shard: Shard) -> None:
+    for idx, layer in enumerate(model.layers):
+        if layer in model.layers[:idx]:
+            continue
+        assert whole(built(shard, layer)) == layer_total(model, idx)
+    rows = padded_vocab_size(model.vocab_size, shard.tp)
+    embedding, head = Embedding(shard, shard.generator()), Head(shard, shard.generator())
+    assert whole(embedding) == part_params(model, None, Part.EMBEDDING, vocab_size=rows).total
+    assert whole(head) == part_params(untied(model), None, Part.HEAD, vocab_size=rows).total
+
+
+@settings(max_examples=40, deadline=None)
+@given(models(), st.data())
+def test_parameters_are_those_of_the_model(model: ModelSpec, data: st.DataObject) -> None:
+    tp = data.draw(st.sampled_from(tensor_parallel_degrees(model, 240)))
+    check_counts(model, shard_of(model, tp, 1, 240))
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_parameters_of_presets(name: str) -> None:
+    """Without memory: of the largest models, too."""
+    model = load_preset(name)
+    shard = Shard(model, 2, 1, 2, shard_of(model).precision, torch.device("meta"))
+    for layer in model.distinct_layers:
+        piece = MetaShard(shard).layer(layer)
+        assert whole(piece) == layer_total(model, model.layers.index(layer))
+
+
+class MetaShard:
+    """Builds layers on the meta device, which has no generator."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+
+    def layer(self, layer: LayerSpec) -> TransformerLayer:
+        return TransformerLayer(self.shard, None, layer)
+
+
+def naive_norm(x: Any, scale: Any, bias: Any) -> Any:
+    if bias is None:
+        return x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-5) * scale
+    centred = x - x.mean(-1, keepdim=True)
+    return centred / torch.sqrt((centred * centred).mean(-1, keepdim=True) + 1e-5) * scale + bias
+
+
+def naive_rotary(x: Any) -> Any:
+    """``(seq_len, head_dim)``: pairs (i, i + half) as complex numbers, turned by position x 10000^(-2i/d)."""
+    seq_len, width = x.shape
+    half = width // 2
+    turned = torch.complex(x[:, :half], x[:, half:])
+    for pos in range(seq_len):
+        for i in range(half):
+            angle = pos * 10000 ** (-2 * i / width)
+            turned[pos, i] *= complex(math.cos(angle), math.sin(angle))
+    return torch.cat((turned.real, turned.imag), dim=-1)
+
+
+def naive_attention(module: Attention, x: Any) -> Any:
+    """Head by head and query by query."""
+    spec, shard = module.spec, module.shard
+    rows = naive_norm(x, module.norm.scale, module.norm.bias) @ module.qkv.T
+    rows = rows if module.qkv_bias is None else rows + module.qkv_bias
+    outputs = []
+    for sample in rows.split(shard.seq_len):
+        heads = []
+        for head in range(spec.num_heads):
+            group = head * spec.num_kv_heads // spec.num_heads
+            start = spec.num_heads + group
+            query, key, value = (
+                sample[:, number * spec.head_dim : (number + 1) * spec.head_dim]
+                for number in (head, start, start + spec.num_kv_heads)
+            )
+            if spec.qk_norm:
+                query = naive_norm(query, module.query_norm.scale, None)
+                key = naive_norm(key, module.key_norm.scale, None)
+            if module.rotary:
+                query, key = naive_rotary(query), naive_rotary(key)
+            mixed = []
+            for pos in range(shard.seq_len):
+                scores = key[: pos + 1] @ query[pos] / math.sqrt(spec.head_dim)
+                shares = torch.exp(scores - scores.max())
+                mixed.append((shares / shares.sum()) @ value[: pos + 1])
+            heads.append(torch.stack(mixed))
+        outputs.append(torch.cat(heads, dim=-1))
+    y = torch.cat(outputs) @ module.out.T
+    return x + (y if module.out_bias is None else y + module.out_bias)
+
+
+@pytest.mark.parametrize(("layer", "learned"), [(LLAMA, False), (LLAMA, True), (QWEN, False), (GPT, True)])
+def test_attention_equals_a_naive_one(layer: LayerSpec, learned: bool) -> None:
+    shard = shard_of(model_of(layer, learned=learned), seq_len=7)
+    module = Attention(shard, shard.generator(), layer)
+    for parameter in module.parameters():
+        parameter.data.normal_()  # large scores, so that masks and positions matter
+    x = module.sample()
+    with torch.no_grad():
+        torch.testing.assert_close(module(x), naive_attention(module, x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("layer", [LLAMA, GPT])
+def test_feed_forward_equals_a_naive_one(layer: LayerSpec) -> None:
+    shard = shard_of(model_of(layer))
+    module = FeedForward(shard, shard.generator(), layer)
+    x = module.sample().detach()
+    rows, block = naive_norm(x, module.norm.scale, module.norm.bias), module.block
+    up = rows @ block.up.T
+    if block.gated:
+        gate, up = up[:, :64], up[:, 64:]
+        inner = gate / (1 + torch.exp(-gate)) * up
+        expected = x + inner @ block.down.T
+    else:
+        up = up + block.up_bias
+        inner = 0.5 * up * (1 + torch.tanh(math.sqrt(2 / math.pi) * (up + 0.044715 * up**3)))
+        expected = x + inner @ block.down.T + block.down_bias
+    torch.testing.assert_close(module(x), expected, rtol=1e-4, atol=1e-5)
+
+
+def test_rotation_keeps_lengths() -> None:
+    x = torch.randn(2, 3, 5, 8)
+    angles = torch.rand(5, 4)
+    angles = torch.cat((angles, angles), dim=-1)
+    torch.testing.assert_close(rotate(x, angles.cos(), angles.sin()).norm(dim=-1), x.norm(dim=-1))
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("tp", [1, 2])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_every_layer_trains(name: str, tp: int, precision: str) -> None:
+    layer = KINDS[name]
+    shard = shard_of(model_of(layer), tp, precision=precision)
+    piece = built(shard, layer)
+    x = piece.sample()
+    y = piece(x)
+    assert y.shape == (shard.shard_tokens, 32)
+    assert y.dtype == shard.dtype
+    y.backward(torch.ones_like(y))
+    for tensor in (x, *piece.parameters()):
+        assert tensor.grad is not None
+        assert tensor.grad.isfinite().all()
+        assert tensor.grad.count_nonzero() > 0
+
+
+@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("tp", [1, 2])
+def test_products_are_those_of_the_model(name: str, tp: int) -> None:
+    """Matrix products of one rank, without attention's: the model's FLOP over tp."""
+    layer = KINDS[name]
+    model = model_of(layer)
+    shard = shard_of(model, tp)
+    piece = built(shard, layer)
+    x = piece.sample()
+    with FlopCounterMode(display=False) as counter:
+        y = piece(x)
+    parts = [part for part in layer_parts(layer) if part is not Part.CORE]
+    expected = sum(part_forward_flop(model, 0, part, shard.tokens, shard.seq_len) for part in parts)
+    assert products(counter) * tp == expected
+    with FlopCounterMode(display=False) as counter:
+        y.backward(torch.ones_like(y))
+    assert products(counter) * tp == 2 * expected
+
+
+def products(counter: Any) -> int:
+    counts = counter.get_flop_counts()["Global"]
+    return sum(count for op, count in counts.items() if "mm" in str(op))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_weights_and_inputs_are_always_the_same(name: str) -> None:
+    layer = KINDS[name]
+    first, second = (built(shard_of(model_of(layer), 2), layer) for _ in range(2))
+    assert torch.equal(first(first.sample()), second(second.sample()))
