@@ -34,11 +34,11 @@ FROZEN = {
     "simulate": "PLAN --trace --json",
     "estimate": f"MODEL CLUSTER {JOB} {CHOICES} {ISLANDS} {OUTPUT} --stages",
     "islands": f"CLUSTER {ISLANDS} --precision --json",
-    "profile": "MODEL --gpu --device --stack --precision --seq-len --tp --micro-batch --layers --repeats "
-    "--warmup --collectives --message-bytes --intra-link --inter-link --store --json",
     "models": "MODEL --json",
     "gpus": "GPU --json",
     "schema": "",
+    "profile": "MODEL --gpu --device --stack --precision --seq-len --tp --micro-batch --layers --repeats "
+    "--warmup --collectives --message-bytes --intra-link --inter-link --store --json",
 }
 
 

@@ -200,6 +200,10 @@ def test_scaled_answers_never_mix_times_with_and_without_collectives() -> None:
     single = factors(MeasuredLayers.of([record()]), ask(tp=4), simple_formula)
     assert single is not None
     assert single.includes_tp_comm is False
+    # At tp 1 there is nothing to include, whatever the formula is scaled by.
+    grouped = factors(MeasuredLayers.of([record(tp=2)]), ask(tp=1), simple_formula)
+    assert grouped is not None
+    assert grouped.includes_tp_comm is False
 
 
 def test_other_gpus_and_precisions_do_not_count() -> None:

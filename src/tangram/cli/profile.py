@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tangram.cli.options import Json, ModelArgument
+from tangram.cli.profiles import Store
 from tangram.cli.streams import Progress, note, print_json, print_page
 from tangram.errors import InfeasibleError, InputError
 from tangram.job import Precision
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from tangram.profiler.results import Profile
     from tangram.profiler.run import CollectiveRequest
     from tangram.profiles.records import Record
-
-DEFAULT_STACK = "tangram-runtime"
 
 
 def _option(*names: str, metavar: str | None = None, text: str) -> Any:
@@ -46,7 +45,7 @@ class DeviceOptions:
         _option(
             "--stack",
             metavar="NAME",
-            text=f"Software stack that these layers stand for (default: {DEFAULT_STACK}).",
+            text="Software stack that these layers stand for (default: tangram-runtime).",
         ),
     ] = None
 
@@ -114,13 +113,11 @@ def profile_command(
     device: DeviceOptions,
     sizes: SizeOptions,
     links: LinkOptions,
-    store: Annotated[
-        Path | None,
-        _option("--store", metavar="FILE", text="Profile store (default: as tangram profiles has it)."),
-    ] = None,
+    store: Store = None,
     json_only: Json = False,
 ) -> None:
     """Time the layers of MODEL on this machine's GPU or CPU, and keep the times in the profile store."""
+    from tangram.cost.constants import DEFAULT_STACK
     from tangram.model.load import load_model
     from tangram.profiler.torch_extra import require_torch
     from tangram.profiles.store import default_store, save

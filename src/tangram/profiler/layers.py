@@ -206,8 +206,8 @@ class TransformerLayer(Piece):
 def shares_keys(query: Any) -> bool:
     """Whether the fused kernel that will run lets several query heads read one key head.
 
-    Flash attention on GPUs does: 16 bit, from Ampere on (and on AMD). All other kernels want as many key heads
-    as query heads, or PyTorch falls back to one that stores all scores.
+    Flash attention on GPUs does: 16 bit, from Ampere on (and on AMD). All other kernels want as many key
+    heads as query heads, or PyTorch falls back to one that stores all scores.
     """
     if query.device.type != "cuda" or query.dtype == torch.float32:
         return False

@@ -125,8 +125,9 @@ def to_csv(records: Iterable[Record]) -> str:
     out = io.StringIO()
     writer: csv.DictWriter[str] | None = None
     for record in records:
-        values = _plain(record)
-        values = {**values.pop("shape", {}), **values}
+        values: dict[str, Any] = {}
+        for name, value in _plain(record).items():
+            values |= value if isinstance(value, dict) else {name: _cell(value)}
         if writer is None:
             writer = csv.DictWriter(out, list(values), lineterminator="\n")
             writer.writeheader()
@@ -201,6 +202,10 @@ def _plain(record: Record | LayerShape) -> dict[str, Any]:
             value = _plain(value)
         values[name] = str(value) if isinstance(value, str) else value
     return values
+
+
+def _cell(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else value
 
 
 def _field(loc: tuple[int | str, ...]) -> str:

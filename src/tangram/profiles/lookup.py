@@ -243,7 +243,7 @@ def _scaled(table: Table, query: LayerQuery, formula: Formula) -> LayerEstimate 
     return LayerEstimate(
         base.forward_s * forward,
         base.backward_s * backward,
-        bool(with_comm),
+        bool(with_comm) and query.tp > 1,
         Basis.SCALED,
         distances[0],
         tuple(sorted(set(sources))),

@@ -1,8 +1,9 @@
 """Measured layers in memory: by GPU and precision, and the nearest ones to any other layer.
 
 Distances are Euclidean in binary logarithms: one unit is a factor of two in tp, tokens, sequence length or a
-size. Two kinds of piece (a layer and its attention, say) are two units apart; then only the sizes that both
-have are compared. The ends of a model are comparable with their own kind only.
+size; tp = 1 and more are one unit further apart. Two kinds of piece (a layer and its attention, say) are two
+units apart; then only the sizes that both have are compared. The ends of a model are comparable with their
+own kind only.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ def _features(shape: LayerShape, tp: int, micro_batch: int) -> list[float]:
     # Two kinds are _OTHER_KIND apart, whichever they are: a corner of a simplex for each.
     corner = [0.0] * len(_KINDS)
     corner[_KINDS.index(shape.kind)] = _OTHER_KIND / math.sqrt(2)
-    return [*sizes, float(shape.gated), *corner]
+    # From one rank to two, collectives begin: that counts like one more factor of two.
+    return [*sizes, float(tp > 1), float(shape.gated), *corner]
 
 
 def _table_of(records: Sequence[LayerTime]) -> Table:

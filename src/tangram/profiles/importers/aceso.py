@@ -65,6 +65,7 @@ _OPERATORS: Mapping[LayerKind, tuple[str, ...]] = {
 _NAMES = (_EMBEDDING, *_ATTENTION, *_FEED_FORWARD, _NORM, _HEAD)
 
 _OOM = "operators, or sums of them, that ran out of memory"
+_SIZE_TOLERANCE = 0.02
 _SWAPPED = "operators in the swapped partition"
 
 
@@ -154,6 +155,7 @@ def _add_point(
         tp,
         micro_batch,
         f"Aceso, {file}: sums of single operators",
+        where,
     )
     vocab_size = _check_weights(rows, run, where)
     for kind, names in _OPERATORS.items():
@@ -179,10 +181,9 @@ def _shape(kind: LayerKind, run: Run, vocab_size: int) -> LayerShape:
 
 
 def _stored_precision(rows: Mapping[str, _Row], hidden: int, tp: int) -> Precision | None:
-    """Two bytes per weight can only be fp16 (Aceso has no bf16); four may be fp32 or tf32."""
-    elements = hidden * hidden / tp
-    is_half = abs(rows["enc-attention-dense"].weights_bytes / elements / 2 - 1) < 0.02
-    return Precision.FP16 if is_half else None
+    """Four bytes per weight may be fp32 or tf32; anything else can only be fp16 (Aceso has no bf16)."""
+    size = rows["enc-attention-dense"].weights_bytes / (hidden * hidden / tp)
+    return None if abs(size / 4 - 1) < _SIZE_TOLERANCE else Precision.FP16
 
 
 def _check_weights(rows: Mapping[str, _Row], run: Run, where: str) -> int:
@@ -202,7 +203,7 @@ def _check_weights(rows: Mapping[str, _Row], run: Run, where: str) -> int:
     }
     for name, elements in wanted.items():
         found, expected = rows[name].weights_bytes, elements * size / run.tp
-        if abs(found - expected) > 0.02 * expected + 0.001 * MIB:
+        if abs(found - expected) > _SIZE_TOLERANCE * expected + 0.001 * MIB:
             raise InputError(
                 f"{name} has {found / MIB:.3f} MiB of weights, but {spec.name} at tp {run.tp} in "
                 f"{run.precision.value} has {expected / MIB:.3f}",

@@ -23,6 +23,7 @@ from tangram.profiles.importers.harvest import (
     Given,
     Harvest,
     file_name,
+    located,
     read_text,
     text_count,
     text_number,
@@ -105,20 +106,11 @@ def _add_collective(
         # The tensor that a rank holds before an all-gather is a share of the result; in all other collectives
         # it is the larger buffer already.
         full = held_mib * MIB * (ranks if op is Op.ALL_GATHER else 1)
-        harvest.records.append(
-            CollectiveTime(
-                gpu,
-                given.stack or STACK,
-                given.link,
-                Scope.INTRA_NODE,
-                op,
-                ranks,
-                ranks,
-                round(full),
-                time_ms / 1e3,
-                f"Aceso, {file}",
-            )
-        )
+        stack, source = given.stack or STACK, f"Aceso, {file}"
+        group = (Scope.INTRA_NODE, op, ranks, ranks)
+        with located(where):
+            record = CollectiveTime(gpu, stack, given.link, *group, round(full), time_ms / 1e3, source)
+        harvest.records.append(record)
 
 
 def _read_p2p(path: Path, match: re.Match[str], given: Given, harvest: Harvest) -> None:

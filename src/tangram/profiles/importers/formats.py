@@ -20,7 +20,7 @@ from tangram.profiles.importers import (
     sailor,
     vtrain,
 )
-from tangram.profiles.importers.harvest import Given, Harvest, file_name
+from tangram.profiles.importers.harvest import Given, Harvest, file_name, located
 from tangram.profiles.keys import key_of
 from tangram.profiles.plausible import check_rate
 from tangram.profiles.records import LayerTime, LinkRate, Record
@@ -123,7 +123,8 @@ def import_files(format_name: str, paths: Iterable[Path], given: Given) -> Impor
     jobs = [job for path in paths for job in _jobs(path, format_name, chosen)]
     for path, reader in jobs:
         before = len(harvest.records)
-        reader(path, given, harvest)
+        with located(file_name(path)):
+            reader(path, given, harvest)
         for record in harvest.records[before:]:
             if isinstance(record, LayerTime):
                 check_rate(record, file_name(path))

@@ -76,7 +76,9 @@ class _File:
     def run(self, seq_len: int, tp: int, micro_batch: int) -> Run:
         """Returns what records of a point have in common."""
         source = f"Galvatron, {self.path.name}"
-        return Run(self.gpu, self.stack, self.precision, self.model, seq_len, tp, micro_batch, source)
+        return Run(
+            self.gpu, self.stack, self.precision, self.model, seq_len, tp, micro_batch, source, self.where
+        )
 
     def shape(self, seq_len: int, block: str | None) -> LayerShape:
         """Returns the shape of a layer or block."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,7 +50,8 @@ class Given:
         """
         if self.gpu is not None:
             harvest.rename("--gpu", self.gpu, named, where)
-            return profiled_gpu(self.gpu)
+            with located("--gpu"):
+                return profiled_gpu(self.gpu)
         if named is None or not knows_gpu(named):
             problem = "the file does not say which GPU ran"
             if named is not None:
@@ -66,7 +68,8 @@ class Given:
         """
         if self.model is not None:
             harvest.rename("--model", self.model, named, where)
-            return profiled_model(self.model)
+            with located("--model"):
+                return profiled_model(self.model)
         hint = "give --model: a preset, a config.json, or a name of docs/profiles.md"
         if named is None:
             raise InputError("the file does not say which model ran", where=where, hint=hint)
@@ -128,6 +131,23 @@ class Harvest:
                 where=where,
                 hint="import them one after the other",
             )
+
+
+@contextmanager
+def located(where: str) -> Iterator[None]:
+    """Adds the place to whatever is refused inside without naming it.
+
+    Raises:
+        InputError: What was refused, with ``where`` before the field that it names.
+    """
+    try:
+        yield
+    except InputError as error:
+        inner = error.where or ""
+        if where in inner or inner.startswith("--"):
+            raise
+        place = f"{where}: {inner}" if inner else where
+        raise InputError(error.message, where=place, hint=error.hint) from error
 
 
 def file_name(path: Path) -> str:

@@ -12,7 +12,7 @@ from statistics import median
 
 from tangram.errors import InputError
 from tangram.job import Precision
-from tangram.profiles.importers.harvest import Harvest
+from tangram.profiles.importers.harvest import Harvest, located
 from tangram.profiles.peers import ProfiledModel
 from tangram.profiles.records import LayerTime
 from tangram.profiles.shapes import LayerShape, embedding_shape, final_norm_shape, head_shape, layer_shape
@@ -22,7 +22,7 @@ HEADLESS = "entries that are a final norm without the LM head's product"
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What all records of one list of entries have in common."""
+    """What all records of one list of entries have in common; ``where`` is their place, for messages."""
 
     gpu: str
     stack: str
@@ -32,6 +32,7 @@ class Run:
     tp: int
     micro_batch: int
     source: str
+    where: str
 
     def record(
         self,
@@ -42,21 +43,26 @@ class Run:
         forward_backward_s: float | None = None,
         activation_bytes: int | None = None,
     ) -> LayerTime:
-        """Returns a record of a shape; times hold the tensor-parallel collectives when tp > 1."""
-        return LayerTime(
-            gpu=self.gpu,
-            stack=self.stack,
-            precision=self.precision,
-            shape=shape,
-            tp=self.tp,
-            micro_batch=self.micro_batch,
-            includes_tp_comm=self.tp > 1,
-            forward_s=forward_s,
-            backward_s=backward_s,
-            forward_backward_s=forward_backward_s,
-            activation_bytes=activation_bytes,
-            source=self.source,
-        )
+        """Returns a record of a shape; times hold the tensor-parallel collectives when tp > 1.
+
+        Raises:
+            InputError: A figure cannot have been measured.
+        """
+        with located(f"{self.where}: {shape.kind.value}"):
+            return LayerTime(
+                gpu=self.gpu,
+                stack=self.stack,
+                precision=self.precision,
+                shape=shape,
+                tp=self.tp,
+                micro_batch=self.micro_batch,
+                includes_tp_comm=self.tp > 1,
+                forward_s=forward_s,
+                backward_s=backward_s,
+                forward_backward_s=forward_backward_s,
+                activation_bytes=activation_bytes,
+                source=self.source,
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,7 @@ def read(path: Path, given: Given, harvest: Harvest) -> None:
         tp,
         micro_batch,
         f"Metis format, {model_name or model.spec.name}/{named}/{path.name}",
+        where,
     )
     _check_params(run, about, where)
     _read_times(run, data, where, harvest)

@@ -100,6 +100,7 @@ def _read_profile(
                 _degree(tp, place),
                 _degree(micro_batch, place),
                 source,
+                place,
             )
             _read_layers(run, json_object(layers, place), place, harvest)
 
