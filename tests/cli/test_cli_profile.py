@@ -85,6 +85,39 @@ def test_a_second_run_replaces_the_first(model: str, tmp_path: Path, capsys: Cap
     assert len(load(store).layers) == 3
 
 
+def test_a_model_is_priced_by_its_measurements(model: str, tmp_path: Path) -> None:
+    """Profile, then look every atom up: as measured, between two micro-batches, and never by a formula."""
+    needs_torch()
+    from tangram.job import Precision
+    from tangram.model.atoms import cut_atoms
+    from tangram.model.load import load_model
+    from tangram.profiles.lookup import Basis, layer_times
+    from tangram.profiles.measured import LayerQuery, MeasuredLayers
+    from tangram.profiles.shapes import atom_shapes
+    from tangram.profiles.store import load
+
+    store = tmp_path / "store.sqlite"
+    assert profile(model, store, "--tp", "1,2", "--micro-batch", "1,4") == 0
+    records = load(store).layers
+    measured = MeasuredLayers.of(records)
+    spec = load_model(model)
+    for tp, micro_batch, basis in (
+        (1, 1, Basis.MEASURED),
+        (2, 4, Basis.MEASURED),
+        (2, 2, Basis.INTERPOLATED),
+    ):
+        for atom in cut_atoms(spec):
+            (shape,) = atom_shapes(spec, atom, 16)
+            found = layer_times(measured, LayerQuery("CPU", Precision.FP32, shape, tp, micro_batch))
+            assert found is not None
+            assert found.basis is basis
+            assert not found.includes_tp_comm
+            of_shape = [r for r in records if r.shape == shape and r.tp == tp]
+            low, high = sorted(r.forward_s for r in of_shape)
+            assert low <= found.forward_s * (1 + 1e-12)
+            assert found.forward_s <= high * (1 + 1e-12)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

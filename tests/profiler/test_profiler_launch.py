@@ -122,6 +122,7 @@ def test_across_nodes(tmp_path: Path) -> None:
     check_collectives(found, Scope.INTER_NODE, 1)
 
 
+@pytest.mark.slow
 def test_one_process_of_each_kind_times_layers(tmp_path: Path) -> None:
     """Both get into the store, and no collective between them."""
     store = tmp_path / "store.sqlite"
@@ -130,6 +131,7 @@ def test_one_process_of_each_kind_times_layers(tmp_path: Path) -> None:
     assert {record.gpu for record in load(store).layers} == {"CPU", "other CPU"}
 
 
+@pytest.mark.slow
 def test_torchrun_on_one_node(tmp_path: Path) -> None:
     store = tmp_path / "store.sqlite"
     script = tmp_path / "command.py"

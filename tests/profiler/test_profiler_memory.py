@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from profiler_cases import GPT, LLAMA, MIXTRAL, model_of, shard_of, torch
 
+from tangram.profiler import memory
 from tangram.profiler.ends import Embedding, Head
 from tangram.profiler.experts import Experts
 from tangram.profiler.layers import TransformerLayer
@@ -69,8 +70,29 @@ def test_twice_the_samples_keep_twice_as_much() -> None:
 def test_gathered_expert_inputs_count() -> None:
     shard = shard_of(model_of(MIXTRAL), tp=2)
     piece = Experts(shard, shard.generator(), MIXTRAL)
-    memory = pass_memory(piece, lambda output: output.sum().backward())
-    assert memory == PassMemory(saved_tensors(piece).kept_bytes + piece.gathered_bytes, None)
+    found = pass_memory(piece, lambda output: output.sum().backward())
+    assert found == PassMemory(saved_tensors(piece).kept_bytes + piece.gathered_bytes, None)
+
+
+def test_what_a_gpu_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An allocator that is read before the input, between the passes, and at the peak."""
+    shard = shard_of(model_of(LLAMA))
+    piece = TransformerLayer(shard, shard.generator(), LLAMA)
+    current = iter([1000, 61_000])
+    stats = {"allocated_bytes.all.peak": 90_000}
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    monkeypatch.setattr(
+        torch.cuda, "memory_stats", lambda: stats | {"allocated_bytes.all.current": next(current, None)}
+    )
+    ran: list[str] = []
+    marks = memory._watermarks(piece, lambda output: ran.append("backward"))
+    assert ran == ["backward"]
+    output_bytes = shard.tokens * 32 * 4
+    assert marks == Watermarks(1000, 61_000, 90_000, output_bytes)
+    assert from_watermarks(marks, SavedTensors(5, 0, False)) == PassMemory(
+        60_000 - output_bytes, 29_000 + output_bytes
+    )
 
 
 sizes = st.integers(0, 10**9)
