@@ -13,8 +13,9 @@ from profiler_cases import CPU, GPT, KINDS, LLAMA, MIXTRAL, model_of, shard_of, 
 from tangram.job import Precision
 from tangram.profiler import sweep
 from tangram.profiler.device import Device
+from tangram.profiler.layers import build
 from tangram.profiler.request import LayerRequest, all_pieces
-from tangram.profiler.sweep import build, least_bytes, time_layers
+from tangram.profiler.sweep import least_bytes, time_layers
 from tangram.profiles.records import LayerTime
 
 

@@ -10,7 +10,8 @@ from profiler_cases import GPT, LLAMA, MIXTRAL, model_of, shard_of, torch
 from tangram.profiler import timing
 from tangram.profiler.clock import HostClock
 from tangram.profiler.ends import Embedding, Head
-from tangram.profiler.layers import Piece, TransformerLayer
+from tangram.profiler.layers import TransformerLayer
+from tangram.profiler.piece import Piece
 from tangram.profiler.timing import Effort, time_piece
 
 QUICK = Effort(warmup=1, repeats=3)

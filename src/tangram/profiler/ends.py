@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from tangram.model.spec import PositionKind
-from tangram.profiler.layers import Norm, Piece
+from tangram.profiler.piece import Norm, Piece
 from tangram.profiler.shard import Shard
 
 

@@ -14,7 +14,8 @@ import torch
 from torch.nn import functional
 
 from tangram.model.spec import LayerSpec
-from tangram.profiler.layers import Block, Norm, Piece
+from tangram.profiler.feed_forward import Block
+from tangram.profiler.piece import Norm, Piece
 from tangram.profiler.shard import Shard
 
 

@@ -15,7 +15,7 @@ import torch
 
 from tangram.profiler.ends import Head
 from tangram.profiler.experts import Experts
-from tangram.profiler.layers import Piece
+from tangram.profiler.piece import Piece
 
 CPU_NOTE = "no workspace: PyTorch keeps no count of what it allocates on a CPU"
 

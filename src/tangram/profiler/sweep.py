@@ -10,8 +10,7 @@ from tangram.model.atoms import layer_parts
 from tangram.model.params import part_params
 from tangram.model.spec import FeedForwardSpec
 from tangram.profiler.device import Device, software
-from tangram.profiler.ends import Embedding, Head
-from tangram.profiler.layers import Piece, TransformerLayer
+from tangram.profiler.layers import build
 from tangram.profiler.request import LayerRequest, PieceKind, PieceSpec
 from tangram.profiler.results import Skipped, TimedLayer
 from tangram.profiler.shard import Shard, arithmetic
@@ -58,17 +57,6 @@ def time_layers(
             timed.append(TimedLayer(record, found.spreads, found.notes))
             keep(record)
     return tuple(timed), tuple(skipped)
-
-
-def build(piece: PieceSpec, shard: Shard) -> Piece:
-    """Returns the module of a piece, on the shard's device, with random weights that are always the same."""
-    generator = shard.generator()
-    if piece.kind is PieceKind.EMBEDDING:
-        return Embedding(shard, generator)
-    if piece.kind is PieceKind.HEAD:
-        return Head(shard, generator)
-    assert piece.layer is not None
-    return TransformerLayer(shard, generator, piece.layer)
 
 
 def least_bytes(piece: PieceSpec, shard: Shard) -> int:

@@ -15,8 +15,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from tangram.profiler.clock import Clock, clock_of
-from tangram.profiler.layers import Piece
 from tangram.profiler.memory import CPU_NOTE, PassMemory, pass_memory
+from tangram.profiler.piece import Piece
 from tangram.profiler.results import Spread
 
 LEARNING_RATE = 1e-4
