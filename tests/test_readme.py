@@ -55,8 +55,9 @@ def test_shorthands_of_the_readme_are_clusters() -> None:
 
 
 def test_options_of_the_pages_exist() -> None:
-    commands = build_command().commands
-    known = {option for c in commands.values() for p in c.params for option in (*p.opts, *p.secondary_opts)}
+    commands = [*build_command().commands.values()]
+    commands += [one for group in commands for one in getattr(group, "commands", {}).values()]
+    known = {option for c in commands for p in c.params for option in (*p.opts, *p.secondary_opts)}
     known |= {
         "--help",
         "--full",

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tangram.model.spec import (
     AttentionSpec,
     FeedForwardSpec,
+    LatentSpec,
     LayerSpec,
     ModelSpec,
     MoeSpec,
@@ -16,7 +17,22 @@ from tangram.model.spec import (
 
 
 @st.composite
+def latent_attentions(draw: st.DrawFn) -> AttentionSpec:
+    num_heads = draw(st.integers(1, 8))
+    latent = LatentSpec(
+        q_rank=draw(st.none() | st.integers(1, 16)),
+        kv_rank=draw(st.integers(1, 16)),
+        nope_dim=draw(st.integers(1, 8)),
+        rope_dim=draw(st.integers(1, 8)),
+        value_dim=draw(st.integers(1, 16)),
+    )
+    return AttentionSpec(num_heads, num_heads, latent.nope_dim + latent.rope_dim, latent=latent)
+
+
+@st.composite
 def attentions(draw: st.DrawFn) -> AttentionSpec:
+    if draw(st.booleans()):
+        return draw(latent_attentions())
     num_kv_heads = draw(st.integers(1, 4))
     return AttentionSpec(
         num_heads=num_kv_heads * draw(st.integers(1, 4)),
@@ -34,7 +50,8 @@ feed_forwards = st.builds(FeedForwardSpec, st.integers(1, 64), st.booleans(), st
 @st.composite
 def moes(draw: st.DrawFn) -> MoeSpec:
     num_experts = draw(st.integers(1, 8))
-    return MoeSpec(num_experts, draw(st.integers(1, num_experts)), draw(feed_forwards))
+    top_k, shared = draw(st.integers(1, num_experts)), draw(st.none() | feed_forwards)
+    return MoeSpec(num_experts, top_k, draw(feed_forwards), shared)
 
 
 layers = st.builds(LayerSpec, attentions(), feed_forwards | moes(), st.sampled_from(NormKind))

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -31,25 +30,20 @@ def test_an_exact_shape_is_used_as_measured() -> None:
     assert (found.basis, found.distance, found.sources) == (Basis.MEASURED, 0.0, ("a test",))
 
 
-def test_between_two_micro_batches_times_are_interpolated_in_logarithms() -> None:
-    measured = MeasuredLayers.of(
-        [
-            record(micro_batch=1, forward_s=1.0),
-            record(micro_batch=4, forward_s=9.0, backward_s=2.0, source="b"),
-        ]
-    )
+def test_between_two_micro_batches_times_lie_on_a_line() -> None:
+    far = record(micro_batch=4, forward_s=7.0, backward_s=2.0, source="b")
+    measured = MeasuredLayers.of([record(micro_batch=1, forward_s=1.0), far])
     found = layer_times(measured, ask(micro_batch=2))
     assert found is not None
-    assert found.forward_s == pytest.approx(3.0)
-    assert found.backward_s == pytest.approx(2.0)
+    assert (found.forward_s, found.backward_s) == (pytest.approx(3.0), pytest.approx(2.0))
     assert (found.basis, found.sources) == (Basis.INTERPOLATED, ("a test", "b"))
     # the nearest two count, not the outermost
     dense = MeasuredLayers.of(
-        [*measured.tables["T4", Precision.FP16].records, record(micro_batch=3, forward_s=5.0)]
+        [record(micro_batch=1, forward_s=1.0), record(micro_batch=3, forward_s=2.0), far]
     )
     nearer = layer_times(dense, ask(micro_batch=2))
     assert nearer is not None
-    assert nearer.forward_s == pytest.approx(5.0 ** (math.log(2) / math.log(3)))
+    assert nearer.forward_s == pytest.approx(1.5)
 
 
 def test_beyond_the_measured_range_the_formula_is_scaled() -> None:

@@ -22,13 +22,13 @@ HEAD = """\
 NCCL version 2.29.3+cuda13.1
 #
 #                                                              out-of-place                       in-place
-#       size         count      type  redop   root    time   algbw   busbw #wrong    time   algbw   busbw #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+#     size        count     type  redop   root    time   algbw   busbw #wrong    time   algbw   busbw #wrong
+#      (B)   (elements)                             (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
 """
 ROWS = """\
-           0             0    float    sum    -1     0.20    0.00    0.00      0     0.20    0.00    0.00      0
-           8             2    float    sum    -1    30.00    0.00    0.00      0    25.00    0.00    0.00      0
-   134217728      33554432    float    sum    -1   1916.4   70.04  105.06      0   1907.8   70.35  105.53      0
+         0            0    float    sum    -1     0.20    0.00    0.00      0     0.20    0.00    0.00      0
+         8            2    float    sum    -1    30.00    0.00    0.00      0    25.00    0.00    0.00      0
+ 134217728     33554432    float    sum    -1   1916.4   70.04  105.06      0   1907.8   70.35  105.53      0
 # Out of bounds values : 0 OK
 # Avg bus bandwidth    : 19.7866
 #

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tangram.errors import InputError
-from tangram.model.atoms import Granularity, cut_atoms
+from tangram.model.atoms import Granularity, Part, cut_atoms
+from tangram.model.flops import model_forward_flop, part_forward_flop
 from tangram.model.presets import load_preset, preset_names
+from tangram.model.spec import AttentionSpec, FeedForwardSpec, LatentSpec, LayerSpec, ModelSpec, MoeSpec
+from tangram.profiles.shape_pieces import forward_flop, shape_model, shard_of
 from tangram.profiles.shapes import LayerKind, LayerShape, atom_shapes, head_shape, layer_shape
 
 K = LayerKind
@@ -62,6 +67,36 @@ def test_the_vocabulary_counts_as_padded() -> None:
     assert head_shape(model, 1).vocab_size - model.vocab_size in range(128)
 
 
+def latent_model() -> ModelSpec:
+    """Widths of DeepSeek-V2-Lite: latent attention without a latent vector of queries, two shared experts."""
+    base = load_preset("mixtral-8x7b")
+    latent = LatentSpec(None, 512, 128, 64, 128)
+    attention = AttentionSpec(16, 16, 192, latent=latent)
+    moe = MoeSpec(64, 6, FeedForwardSpec(1408, gated=True), FeedForwardSpec(2816, gated=True))
+    return replace(base, hidden_size=2048, layers=(LayerSpec(attention, moe, base.norm),))
+
+
+def test_latent_attention_and_shared_experts_are_part_of_a_shape() -> None:
+    model = latent_model()
+    shape = layer_shape(model, model.layers[0], 4096)
+    assert str(shape) == "layer h2048 s4096 a16/16x192 q0 kv512 r64 w128 f1408g e64k6+2816"
+    plain = replace(model.layers[0], attention=AttentionSpec(16, 16, 192))
+    assert layer_shape(model, plain, 4096) != shape
+    block = layer_shape(model, model.layers[0], 4096, K.FEED_FORWARD)
+    assert (block.shared_size, block.kv_rank) == (2816, 0)
+    expert = layer_shape(model, model.layers[0], 4096, K.EXPERT)
+    assert expert.shared_size == 0
+    rebuilt, layer = shape_model(shape)
+    assert layer is not None
+    assert layer_shape(rebuilt, layer, 4096) == shape
+    assert forward_flop(shape, 2) == model_forward_flop(model, 8192, 4096, causal=True) - part_forward_flop(
+        model, None, Part.HEAD, 8192, 4096
+    )
+    share = shard_of(shape, 2)
+    assert share is not None
+    assert (share.num_heads, share.kv_rank, share.intermediate_size, share.shared_size) == (8, 512, 704, 1408)
+
+
 @pytest.mark.parametrize(
     ("values", "wrong"),
     [
@@ -72,6 +107,10 @@ def test_the_vocabulary_counts_as_padded() -> None:
         ({"kind": K.FEED_FORWARD, "intermediate_size": 4, "num_experts": 8}, "top_k is 0"),
         ({"kind": K.EXPERT, "intermediate_size": 4, "num_experts": 8, "top_k": 2}, "num_experts is 8"),
         ({"kind": K.UP, "intermediate_size": 4, "seq_len": 0}, "seq_len is 0"),
+        ({"kind": K.UP, "intermediate_size": 4, "kv_rank": 8}, "kv_rank is 8"),
+        ({"kind": K.UP, "intermediate_size": 4, "shared_size": 8}, "shared_size is 8"),
+        ({"kind": K.CORE, "num_heads": 1, "num_kv_heads": 1, "head_dim": 8, "kv_rank": 8}, "value_dim is 0"),
+        ({"kind": K.CORE, "num_heads": 1, "num_kv_heads": 1, "head_dim": 8, "rope_dim": 8}, "rope_dim is 8"),
     ],
 )
 def test_impossible_shapes_are_refused(values: dict[str, object], wrong: str) -> None:

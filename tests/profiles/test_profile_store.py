@@ -15,7 +15,9 @@ from tangram.profiles.records import CollectiveTime, LayerTime, LinkRate, Op, Re
 from tangram.profiles.shapes import LayerKind, LayerShape
 from tangram.profiles.store import SCHEMA_VERSION, Profiles, Saved, default_store, load, merged, save
 
-SHAPE = LayerShape(LayerKind.LAYER, 128, 64, 4, 2, 16, 256, True, 8, 2)
+SHAPE = LayerShape(
+    LayerKind.LAYER, 128, 64, 4, 2, 16, 256, True, 8, 2, shared_size=32, kv_rank=8, rope_dim=4, value_dim=16
+)
 LAYER = LayerTime("T4", "test", Precision.FP16, SHAPE, 2, 4, True, 0.5, 1.0, "first")
 REDUCE = CollectiveTime("T4", "nccl", "pcie", Scope.INTRA_NODE, Op.ALL_REDUCE, 4, 4, 800, 2.0, "first")
 RATE = LinkRate("T4", "nccl", "", Scope.INTER_NODE, Op.SEND, 2, 1, 1e9, "first")

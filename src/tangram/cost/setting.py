@@ -17,6 +17,7 @@ from tangram.cost.constants import (
 )
 from tangram.cost.links import Links
 from tangram.cost.types import FloatArray, StageConfigs
+from tangram.errors import InputError
 from tangram.job import Job, Precision
 from tangram.model.spec import ModelSpec
 from tangram.model.vocabulary import PADDING_MULTIPLE
@@ -97,8 +98,10 @@ class Setting:
             job: The job.
 
         Raises:
-            InputError: The GPU has no arithmetic in the job's precision.
+            InputError: The GPU has no arithmetic in the job's precision, or the model has parts that the
+                formulas do not cover.
         """
+        _refuse_uncovered(model)
         spec = portion.island.gpu
         gpu, stack, cluster = gpu_constants(spec), stack_constants(), cluster_constants()
         links = Links.of(portion, configs)
@@ -135,6 +138,14 @@ class Setting:
             expert_data_ranks=links.size[-1],
             vocab_rows=(-(-model.vocab_size // block) * PADDING_MULTIPLE).astype(np.float64),
         )
+
+
+def _refuse_uncovered(model: ModelSpec) -> None:
+    for layer in model.distinct_layers:
+        if layer.attention.latent is not None:
+            raise InputError(f"model {model.name!r} has latent attention, which has no cost formula yet")
+        if layer.moe is not None and layer.moe.shared is not None:
+            raise InputError(f"model {model.name!r} has shared experts, which have no cost formula yet")
 
 
 def state_bytes_per_param(job: Job) -> tuple[float, float]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from tangram.model.atoms import Part, layer_parts
 from tangram.model.params import model_parts
-from tangram.model.spec import FeedForwardSpec, LayerSpec, ModelSpec
+from tangram.model.spec import AttentionSpec, FeedForwardSpec, LatentSpec, LayerSpec, ModelSpec
 
 BACKWARD_PER_FORWARD = 2
 
@@ -52,7 +52,8 @@ def part_forward_flop(
     layer = model.layers[layer_idx]
     assert part in layer_parts(layer), f"layer {layer_idx} has no {part}"
     if part is Part.CORE:
-        full = 4 * num_tokens * seq_len * layer.attention.query_width  # scores, and values
+        attention = layer.attention
+        full = 2 * num_tokens * seq_len * (attention.query_width + attention.value_width)  # scores, values
         return full // 2 if causal else full
     return 2 * num_tokens * _weights(layer, hidden, part)
 
@@ -73,13 +74,26 @@ def model_flop_per_token(model: ModelSpec, seq_len: int, *, causal: bool = False
 def _weights(layer: LayerSpec, hidden: int, part: Part) -> int:
     """Elements of the matrices that a token is multiplied with."""
     attention = layer.attention
+    if part is Part.QKV and attention.latent is not None:
+        return _latent(attention, attention.latent, hidden)
     if part is Part.QKV:
         return hidden * (attention.query_width + 2 * attention.kv_width)
     if part is Part.OUT:
-        return attention.query_width * hidden
+        return attention.value_width * hidden
     block = layer.feed_forward
     if isinstance(block, FeedForwardSpec):
         matrices = block.num_up_matrices if part is Part.UP else 1
         return matrices * hidden * block.intermediate_size
     expert = (block.expert.num_up_matrices + 1) * hidden * block.expert.intermediate_size
-    return hidden * block.num_experts + block.top_k * expert
+    shared = 0
+    if block.shared is not None:
+        shared = (block.shared.num_up_matrices + 1) * hidden * block.shared.intermediate_size
+    return hidden * block.num_experts + block.top_k * expert + shared
+
+
+def _latent(attention: AttentionSpec, latent: LatentSpec, hidden: int) -> int:
+    """Elements of the projections of latent attention, as they are trained: nothing absorbed."""
+    queries = attention.query_width
+    q = hidden * queries if latent.q_rank is None else latent.q_rank * (hidden + queries)
+    columns = attention.num_heads * (latent.nope_dim + latent.value_dim)
+    return q + hidden * (latent.kv_rank + latent.rope_dim) + latent.kv_rank * columns

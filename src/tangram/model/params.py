@@ -11,7 +11,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from tangram.model.atoms import Part, layer_parts
-from tangram.model.spec import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, NormKind, PositionKind
+from tangram.model.spec import (
+    AttentionSpec,
+    FeedForwardSpec,
+    LatentSpec,
+    LayerSpec,
+    ModelSpec,
+    NormKind,
+    PositionKind,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +116,8 @@ def _head(model: ModelSpec, rows: int) -> int:
 
 def _attention(layer: LayerSpec, hidden: int, part: Part) -> int:
     attention: AttentionSpec = layer.attention
+    if part is Part.QKV and attention.latent is not None:
+        return norm_params(layer.norm, hidden) + _latent(layer, attention.latent, hidden)
     if part is Part.QKV:
         columns = attention.query_width + 2 * attention.kv_width
         bias = columns if attention.qkv_bias else 0
@@ -115,8 +125,20 @@ def _attention(layer: LayerSpec, hidden: int, part: Part) -> int:
         qk_norms = 2 * attention.head_dim if attention.qk_norm else 0
         return norm_params(layer.norm, hidden) + hidden * columns + bias + qk_norms
     if part is Part.OUT:
-        return attention.query_width * hidden + (hidden if attention.out_bias else 0)
+        return attention.value_width * hidden + (hidden if attention.out_bias else 0)
     return 0
+
+
+def _latent(layer: LayerSpec, latent: LatentSpec, hidden: int) -> int:
+    """Down-projections with a norm behind each, up-projections (DeepSeek-V2, appendix C); no biases."""
+    queries = layer.attention.query_width
+    if latent.q_rank is None:
+        q = hidden * queries
+    else:
+        q = hidden * latent.q_rank + norm_params(layer.norm, latent.q_rank) + latent.q_rank * queries
+    columns = layer.attention.num_heads * (latent.nope_dim + latent.value_dim)
+    down = hidden * (latent.kv_rank + latent.rope_dim) + norm_params(layer.norm, latent.kv_rank)
+    return q + down + latent.kv_rank * columns
 
 
 def _feed_forward(layer: LayerSpec, hidden: int, part: Part) -> int:
@@ -142,6 +164,8 @@ def _moe(layer: LayerSpec, hidden: int) -> PartParams:
     moe = layer.moe
     assert moe is not None
     shared = norm_params(layer.norm, hidden) + hidden * moe.num_experts  # norm and router
+    if moe.shared is not None:
+        shared += feed_forward_params(moe.shared, hidden)
     expert = feed_forward_params(moe.expert, hidden)
     return PartParams(
         total=shared + moe.num_experts * expert,

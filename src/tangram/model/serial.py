@@ -5,7 +5,8 @@ Equal layers are written once: ``layer_kinds`` lists the kinds, ``layers`` the k
     {"name": "tiny", ..., "layers": [0, 0],
      "layer_kinds": [{"norm": "rmsnorm", "attention": {...}, "feed_forward": {...}}]}
 
-A kind has either ``feed_forward`` or ``moe``.
+A kind has either ``feed_forward`` or ``moe``; ``attention.latent`` and ``moe.shared`` are written only where
+there are latent vectors and shared experts.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tangram.model.fields import Fields, describe, nested
 from tangram.model.spec import (
     AttentionSpec,
     FeedForwardSpec,
+    LatentSpec,
     LayerSpec,
     ModelSpec,
     MoeSpec,
@@ -42,6 +44,7 @@ _MODEL_KEYS = (
 )
 _LAYER_KEYS = ("norm", "attention", "feed_forward", "moe")
 _ATTENTION_KEYS = ("num_heads", "num_kv_heads", "head_dim", "qkv_bias", "out_bias", "qk_norm")
+_LATENT_KEYS = ("q_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim")
 _FEED_FORWARD_KEYS = ("intermediate_size", "gated", "bias")
 _MOE_KEYS = ("num_experts", "top_k", "expert")
 
@@ -110,13 +113,19 @@ def fingerprint(model: ModelSpec) -> str:
 
 
 def _layer_dict(layer: LayerSpec) -> dict[str, object]:
-    attention = {key: getattr(layer.attention, key) for key in _ATTENTION_KEYS}
+    attention: dict[str, object] = {key: getattr(layer.attention, key) for key in _ATTENTION_KEYS}
+    latent = layer.attention.latent
+    if latent is not None:
+        attention["latent"] = {key: getattr(latent, key) for key in _LATENT_KEYS}
     data: dict[str, object] = {"norm": layer.norm.value, "attention": attention}
     block = layer.feed_forward
     if isinstance(block, FeedForwardSpec):
         return data | {"feed_forward": _feed_forward_dict(block)}
-    expert = _feed_forward_dict(block.expert)
-    return data | {"moe": {"num_experts": block.num_experts, "top_k": block.top_k, "expert": expert}}
+    moe: dict[str, object] = {"num_experts": block.num_experts, "top_k": block.top_k}
+    moe["expert"] = _feed_forward_dict(block.expert)
+    if block.shared is not None:
+        moe["shared"] = _feed_forward_dict(block.shared)
+    return data | {"moe": moe}
 
 
 def _feed_forward_dict(block: FeedForwardSpec) -> dict[str, object]:
@@ -129,7 +138,7 @@ def _layer(data: object, where: str) -> LayerSpec:
     if moe_here == dense_here:
         raise InputError("must have either 'feed_forward' or 'moe'", where=where)
     return LayerSpec(
-        attention=_attention(values.section("attention", _ATTENTION_KEYS, "attention")),
+        attention=_attention(values.section("attention", (*_ATTENTION_KEYS, "latent"), "attention")),
         feed_forward=_moe(values) if moe_here else _feed_forward(values, "feed_forward"),
         norm=NormKind(values.choice("norm", NormKind)),
     )
@@ -142,14 +151,36 @@ def _attention(values: Fields) -> AttentionSpec:
         raise InputError(
             f"{num_kv_heads} does not divide num_heads {num_heads}", where=values.place("num_kv_heads")
         )
+    head_dim = values.integer("head_dim", limits.MAX_WIDTH)
     return AttentionSpec(
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
-        head_dim=values.integer("head_dim", limits.MAX_WIDTH),
+        head_dim=head_dim,
         qkv_bias=values.boolean("qkv_bias"),
         out_bias=values.boolean("out_bias"),
         qk_norm=values.boolean("qk_norm"),
+        latent=_latent(values, head_dim),
     )
+
+
+def _latent(outer: Fields, head_dim: int) -> LatentSpec | None:
+    if outer.values.get("latent") is None:
+        return None
+    values = outer.section("latent", _LATENT_KEYS, "latent attention")
+    direct = values.values.get("q_rank") is None
+    latent = LatentSpec(
+        q_rank=None if direct else values.integer("q_rank", limits.MAX_WIDTH),
+        kv_rank=values.integer("kv_rank", limits.MAX_WIDTH),
+        nope_dim=values.integer("nope_dim", limits.MAX_WIDTH),
+        rope_dim=values.integer("rope_dim", limits.MAX_WIDTH),
+        value_dim=values.integer("value_dim", limits.MAX_WIDTH),
+    )
+    if latent.nope_dim + latent.rope_dim != head_dim:
+        raise InputError(
+            f"nope_dim {latent.nope_dim} and rope_dim {latent.rope_dim} do not sum to head_dim {head_dim}",
+            where=values.place("nope_dim"),
+        )
+    return latent
 
 
 def _feed_forward(outer: Fields, key: str) -> FeedForwardSpec:
@@ -162,9 +193,11 @@ def _feed_forward(outer: Fields, key: str) -> FeedForwardSpec:
 
 
 def _moe(outer: Fields) -> MoeSpec:
-    values = outer.section("moe", _MOE_KEYS, "a mixture of experts")
+    values = outer.section("moe", (*_MOE_KEYS, "shared"), "a mixture of experts")
     num_experts = values.integer("num_experts", limits.MAX_EXPERTS)
     top_k = values.integer("top_k", limits.MAX_EXPERTS)
     if top_k > num_experts:
         raise InputError(f"{top_k} is more than {num_experts} experts", where=values.place("top_k"))
-    return MoeSpec(num_experts, top_k, _feed_forward(values, "expert"))
+    has_shared = values.values.get("shared") is not None
+    shared = _feed_forward(values, "shared") if has_shared else None
+    return MoeSpec(num_experts, top_k, _feed_forward(values, "expert"), shared)

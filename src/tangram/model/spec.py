@@ -25,16 +25,40 @@ class PositionKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class LatentSpec:
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): what is projected through.
+
+    Keys and values of all heads come from one latent vector per token, queries from one or directly. A head's
+    query and key have a part without position and a rotary part; the rotary key is shared by all heads.
+
+    Attributes:
+        q_rank: Width of the queries' latent vector; None when queries are projected directly.
+        kv_rank: Width of the latent vector of keys and values.
+        nope_dim: Width of a head's query and key without position.
+        rope_dim: Width of a head's rotary query, and of the shared rotary key.
+        value_dim: Width of a head's value.
+    """
+
+    q_rank: int | None
+    kv_rank: int
+    nope_dim: int
+    rope_dim: int
+    value_dim: int
+
+
+@dataclass(frozen=True, slots=True)
 class AttentionSpec:
-    """Multi-head or grouped-query attention.
+    """Multi-head, grouped-query or latent attention.
 
     Attributes:
         num_heads: Query heads.
-        num_kv_heads: Key and value heads; equals ``num_heads`` without grouping.
-        head_dim: Width of one head; ``num_heads * head_dim`` need not equal the hidden size.
+        num_kv_heads: Key and value heads; equals ``num_heads`` without grouping, and in latent attention.
+        head_dim: Width of one head; ``num_heads * head_dim`` need not equal the hidden size. In latent
+            attention the width of a head's query and key, ``nope_dim + rope_dim``.
         qkv_bias: Whether the query, key and value projections have biases.
         out_bias: Whether the output projection has a bias.
         qk_norm: Whether queries and keys are normalised per head (two scales of ``head_dim``).
+        latent: The latent vectors, or None for ordinary attention.
     """
 
     num_heads: int
@@ -43,11 +67,17 @@ class AttentionSpec:
     qkv_bias: bool = False
     out_bias: bool = False
     qk_norm: bool = False
+    latent: LatentSpec | None = None
 
     @property
     def query_width(self) -> int:
         """Columns of the query projection."""
         return self.num_heads * self.head_dim
+
+    @property
+    def value_width(self) -> int:
+        """Rows of the output projection: the values of all query heads."""
+        return self.num_heads * (self.latent.value_dim if self.latent else self.head_dim)
 
     @property
     def kv_width(self) -> int:
@@ -71,11 +101,20 @@ class FeedForwardSpec:
 
 @dataclass(frozen=True, slots=True)
 class MoeSpec:
-    """A mixture of experts: a router that sends each token to ``top_k`` of ``num_experts`` experts."""
+    """A mixture of experts: a router that sends each token to ``top_k`` of ``num_experts`` experts.
+
+    Attributes:
+        num_experts: Routed experts.
+        top_k: Experts per token.
+        expert: One routed expert.
+        shared: The block that every token passes through beside its experts: all shared experts as one, or
+            None.
+    """
 
     num_experts: int
     top_k: int
     expert: FeedForwardSpec
+    shared: FeedForwardSpec | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,24 @@ from tangram.model.vocabulary import padded_vocab_size as pad_vocab
 from tangram.plan.section import Count, Positive, Section
 
 
+class LatentSection(Section):
+    """Latent attention (multi-head latent attention of DeepSeek-V2).
+
+    Attributes:
+        q_rank: Width of the queries' latent vector; null when queries are projected directly.
+        kv_rank: Width of the latent vector of keys and values.
+        nope_dim: Width of a head's query and key without position.
+        rope_dim: Width of a head's rotary query, and of the shared rotary key.
+        value_dim: Width of a head's value.
+    """
+
+    q_rank: Positive | None = None
+    kv_rank: Positive
+    nope_dim: Positive
+    rope_dim: Positive
+    value_dim: Positive
+
+
 class AttentionSection(Section):
     """Attention of a layer kind; the fields are those of :class:`~tangram.model.spec.AttentionSpec`."""
 
@@ -25,6 +43,7 @@ class AttentionSection(Section):
     qkv_bias: bool
     out_bias: bool
     qk_norm: bool
+    latent: LatentSection | None = None
 
 
 class FeedForwardSection(Section):
@@ -48,11 +67,13 @@ class MoeSection(Section):
         num_experts: Routed experts.
         top_k: Experts per token.
         expert: One expert.
+        shared: The shared experts as one block, or null.
     """
 
     num_experts: Positive
     top_k: Positive
     expert: FeedForwardSection
+    shared: FeedForwardSection | None = None
 
 
 class LayerKind(Section):

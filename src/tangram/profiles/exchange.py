@@ -47,6 +47,11 @@ class ShapeSection(_Section):
     num_experts: int = 0
     top_k: int = 0
     vocab_size: int = 0
+    shared_size: int = 0
+    q_rank: int = 0
+    kv_rank: int = 0
+    rope_dim: int = 0
+    value_dim: int = 0
 
 
 class LayerSection(_Section):

@@ -8,7 +8,9 @@ from typing import NamedTuple, Protocol
 from tangram.cluster.defaults import default_intra
 from tangram.cluster.spec import GpuSpec, Island, Node, Portion
 from tangram.cost.atoms import atom_costs
+from tangram.cost.constants import matmul_flop_per_s
 from tangram.cost.types import StageConfig, StageConfigs
+from tangram.errors import InputError
 from tangram.job import Job, Precision
 from tangram.model.atoms import Atom
 from tangram.profiles.shape_pieces import shape_model, shape_parts, shard_of
@@ -79,16 +81,20 @@ class CostFormula:
         parts = shape_parts(shape)
         if shard is None or not parts or tp > self.island.gpus_per_node:
             return None
+        matmul_flop_per_s(self.island.gpu, self.precision)  # refuses a precision that the part lacks
         degree = tp if with_tp_comm else 1
         model, _ = shape_model(shape if with_tp_comm else shard)
-        costs = atom_costs(
-            model,
-            [Atom(parts, str(shape))],
-            Portion(self.island, 1, degree),
-            StageConfigs.of([StageConfig(dp=1, tp=degree, expert_tp=degree if shape.num_experts else 1)]),
-            micro_batch,
-            Job(micro_batch, shape.seq_len, self.precision),
-        )
+        try:
+            costs = atom_costs(
+                model,
+                [Atom(parts, str(shape))],
+                Portion(self.island, 1, degree),
+                StageConfigs.of([StageConfig(dp=1, tp=degree, expert_tp=degree if shape.num_experts else 1)]),
+                micro_batch,
+                Job(micro_batch, shape.seq_len, self.precision),
+            )
+        except InputError:  # a part that the cost model has no formula for
+            return None
         return PassTimes(float(costs.forward_s[0, 0]), float(costs.backward_s[0, 0]))
 
 

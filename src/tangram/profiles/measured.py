@@ -117,14 +117,18 @@ def _features(shape: LayerShape, tp: int, micro_batch: int) -> list[float]:
         shape.num_kv_heads * shape.head_dim,
         shape.intermediate_size,
         shape.vocab_size,
+        shape.shared_size,
+        shape.kv_rank,
     )
     sizes = [math.log2(size) for size in always]
     sizes += [math.log2(size) if size else math.nan for size in sometimes]
     # Two kinds are _OTHER_KIND apart, whichever they are: a corner of a simplex for each.
     corner = [0.0] * len(_KINDS)
     corner[_KINDS.index(shape.kind)] = _OTHER_KIND / math.sqrt(2)
-    # From one rank to two, collectives begin: that counts like one more factor of two.
-    return [*sizes, float(tp > 1), float(shape.gated), *corner]
+    # From one rank to two, collectives begin: that counts like one more factor of two. So do a gate, shared
+    # experts and latent attention.
+    flags = (tp > 1, shape.gated, shape.shared_size > 0, shape.kv_rank > 0)
+    return [*sizes, *map(float, flags), *corner]
 
 
 def _table_of(records: Sequence[LayerTime]) -> Table:

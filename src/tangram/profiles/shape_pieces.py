@@ -9,6 +9,7 @@ from tangram.model.flops import part_forward_flop
 from tangram.model.spec import (
     AttentionSpec,
     FeedForwardSpec,
+    LatentSpec,
     LayerSpec,
     ModelSpec,
     MoeSpec,
@@ -30,10 +31,13 @@ def shape_model(shape: LayerShape) -> tuple[ModelSpec, LayerSpec | None]:
     """
     if shape.num_experts:
         expert = FeedForwardSpec(shape.intermediate_size, shape.gated)
-        block: FeedForwardSpec | MoeSpec = MoeSpec(shape.num_experts, shape.top_k, expert)
+        shared = FeedForwardSpec(shape.shared_size, shape.gated) if shape.shared_size else None
+        block: FeedForwardSpec | MoeSpec = MoeSpec(shape.num_experts, shape.top_k, expert, shared)
     else:
         block = FeedForwardSpec(shape.intermediate_size or 1, shape.gated)
-    attention = AttentionSpec(shape.num_heads or 1, shape.num_kv_heads or 1, shape.head_dim or 1)
+    attention = AttentionSpec(
+        shape.num_heads or 1, shape.num_kv_heads or 1, shape.head_dim or 1, latent=_latent(shape)
+    )
     layer = LayerSpec(attention, block, NormKind.RMSNORM)
     model = ModelSpec(
         name=str(shape),
@@ -47,6 +51,13 @@ def shape_model(shape: LayerShape) -> tuple[ModelSpec, LayerSpec | None]:
         tied_embeddings=False,
     )
     return model, (None if shape.kind in _ENDS else layer)
+
+
+def _latent(shape: LayerShape) -> LatentSpec | None:
+    if not shape.kv_rank:
+        return None
+    nope_dim = shape.head_dim - shape.rope_dim
+    return LatentSpec(shape.q_rank or None, shape.kv_rank, nope_dim, shape.rope_dim, shape.value_dim)
 
 
 def shape_parts(shape: LayerShape) -> tuple[AtomPart, ...]:
@@ -72,16 +83,21 @@ def shape_parts(shape: LayerShape) -> tuple[AtomPart, ...]:
 def shard_of(shape: LayerShape, tp: int) -> LayerShape | None:
     """Returns the shape that one of ``tp`` ranks runs when it is timed alone.
 
-    Heads, block and vocabulary are split; a rank has at least one head for keys and values. None where the
-    shape does not split evenly.
+    Heads, blocks and vocabulary are split, latent vectors are not; a rank has at least one head for keys and
+    values. None where the shape does not split evenly.
     """
-    heads, block = shape.num_heads, shape.intermediate_size
-    if heads % tp or block % tp:
+    heads, block, shared = shape.num_heads, shape.intermediate_size, shape.shared_size
+    if heads % tp or block % tp or shared % tp:
         return None
     rows = padded_vocab_size(shape.vocab_size, tp) // tp if shape.vocab_size else 0
     kv_heads = max(shape.num_kv_heads // tp, 1) if shape.num_kv_heads else 0
     return replace(
-        shape, num_heads=heads // tp, num_kv_heads=kv_heads, intermediate_size=block // tp, vocab_size=rows
+        shape,
+        num_heads=heads // tp,
+        num_kv_heads=kv_heads,
+        intermediate_size=block // tp,
+        shared_size=shared // tp,
+        vocab_size=rows,
     )
 
 

@@ -35,6 +35,7 @@ class LayerKind(StrEnum):
 
 
 _ATTENTION = frozenset({"num_heads", "num_kv_heads", "head_dim"})
+_LATENT = frozenset({"q_rank", "kv_rank", "rope_dim", "value_dim"})
 _BLOCK = frozenset({"intermediate_size"})
 _VOCAB = frozenset({"vocab_size"})
 
@@ -53,6 +54,7 @@ _MATTERS: dict[LayerKind, frozenset[str]] = {
     LayerKind.FINAL_NORM: frozenset(),
     LayerKind.HEAD: _VOCAB,
 }
+_MAY_BE_ZERO = frozenset({"q_rank", "rope_dim", "shared_size"})
 _MAY_HAVE_EXPERTS = frozenset({LayerKind.LAYER, LayerKind.FEED_FORWARD})
 
 
@@ -70,6 +72,9 @@ class LayerShape:
         intermediate_size: Width of the feed-forward block, or of one expert.
         gated: Whether the block has a gate beside its up projection.
         num_experts, top_k: Of a mixture of experts; 0 for a dense block.
+        shared_size: Width of the shared experts together, as gated as the others; 0 without.
+        q_rank, kv_rank, rope_dim, value_dim: Of latent attention (:class:`tangram.model.spec.LatentSpec`); 0
+            for ordinary attention, ``q_rank`` also where queries are projected directly.
         vocab_size: Rows of the vocabulary matrix, rounded up to a multiple of 128 (what tp = 1 runs).
     """
 
@@ -84,14 +89,23 @@ class LayerShape:
     num_experts: int = 0
     top_k: int = 0
     vocab_size: int = 0
+    shared_size: int = 0
+    q_rank: int = 0
+    kv_rank: int = 0
+    rope_dim: int = 0
+    value_dim: int = 0
 
     def __post_init__(self) -> None:
         wanted = {"seq_len", "hidden_size"} | _MATTERS[self.kind]
         if self.kind in _MAY_HAVE_EXPERTS and (self.num_experts or self.top_k):
-            wanted |= {"num_experts", "top_k"}
+            wanted |= {"num_experts", "top_k", "shared_size"}
+        if wanted >= _ATTENTION and (self.kv_rank or self.value_dim):
+            wanted |= _LATENT
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
-            if field.name in wanted:
+            if field.name in wanted & _MAY_BE_ZERO:
+                legal, rule = value >= 0, "0 or more"
+            elif field.name in wanted:
                 legal, rule = value > 0, "above zero"
             elif field.name == "gated":
                 legal, rule = not value or "intermediate_size" in wanted, "false"
@@ -104,10 +118,13 @@ class LayerShape:
         words = [self.kind.value, f"h{self.hidden_size}", f"s{self.seq_len}"]
         if self.num_heads:
             words.append(f"a{self.num_heads}/{self.num_kv_heads}x{self.head_dim}")
+        if self.kv_rank:
+            words.append(f"q{self.q_rank} kv{self.kv_rank} r{self.rope_dim} w{self.value_dim}")
         if self.intermediate_size:
             words.append(f"f{self.intermediate_size}{'g' if self.gated else ''}")
         if self.num_experts:
-            words.append(f"e{self.num_experts}k{self.top_k}")
+            shared = f"+{self.shared_size}" if self.shared_size else ""
+            words.append(f"e{self.num_experts}k{self.top_k}{shared}")
         if self.vocab_size:
             words.append(f"v{self.vocab_size}")
         return " ".join(words)
@@ -148,6 +165,10 @@ def layer_shape(
             "num_kv_heads": attention.num_kv_heads,
             "head_dim": attention.head_dim,
         }
+        latent = attention.latent
+        if latent is not None:
+            sizes |= {"q_rank": latent.q_rank or 0, "kv_rank": latent.kv_rank}
+            sizes |= {"rope_dim": latent.rope_dim, "value_dim": latent.value_dim}
     gated = False
     if matters >= _BLOCK:
         feed_forward = layer.feed_forward
@@ -155,6 +176,7 @@ def layer_shape(
         sizes["intermediate_size"], gated = block.intermediate_size, block.gated
         if isinstance(feed_forward, MoeSpec) and kind in _MAY_HAVE_EXPERTS:
             sizes |= {"num_experts": feed_forward.num_experts, "top_k": feed_forward.top_k}
+            sizes["shared_size"] = feed_forward.shared.intermediate_size if feed_forward.shared else 0
     return LayerShape(kind, seq_len, model.hidden_size, gated=gated, **sizes)
 
 

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 from tangram.errors import InputError
 from tangram.job import Precision
@@ -46,6 +45,11 @@ _COLUMNS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("num_experts", "INTEGER NOT NULL", _KEY),
         ("top_k", "INTEGER NOT NULL", _KEY),
         ("vocab_size", "INTEGER NOT NULL", _KEY),
+        ("shared_size", "INTEGER NOT NULL", _KEY),
+        ("q_rank", "INTEGER NOT NULL", _KEY),
+        ("kv_rank", "INTEGER NOT NULL", _KEY),
+        ("rope_dim", "INTEGER NOT NULL", _KEY),
+        ("value_dim", "INTEGER NOT NULL", _KEY),
         ("tp", "INTEGER NOT NULL", _KEY),
         ("micro_batch", "INTEGER NOT NULL", _KEY),
         ("includes_tp_comm", "INTEGER NOT NULL", _KEY),
@@ -241,7 +245,7 @@ def _open(path: Path, *, write: bool) -> Iterator[sqlite3.Connection]:
             "there is no such profile store", where=str(path), hint="tangram profiles import makes one"
         )
     mode = "rwc" if write else "ro"
-    uri = f"file:{quote(str(path.absolute()))}?mode={mode}"
+    uri = f"{path.absolute().as_uri()}?mode={mode}"
     connection = sqlite3.connect(uri, uri=True, timeout=_TIMEOUT_S, isolation_level=None)
     try:
         connection.row_factory = sqlite3.Row
