@@ -10,6 +10,7 @@ from tangram.job import Precision
 from tangram.model.spec import (
     AttentionSpec,
     FeedForwardSpec,
+    LatentSpec,
     LayerSpec,
     ModelSpec,
     MoeSpec,
@@ -32,7 +33,25 @@ MIXTRAL = LayerSpec(AttentionSpec(8, 4, 4), MoeSpec(4, 2, FeedForwardSpec(48, ga
 GSHARD = LayerSpec(
     AttentionSpec(4, 4, 8, True, True), MoeSpec(6, 2, FeedForwardSpec(16, False, True)), NormKind.LAYERNORM
 )
-KINDS = {"llama": LLAMA, "qwen": QWEN, "gpt": GPT, "mixtral": MIXTRAL, "gshard": GSHARD}
+DEEPSEEK = LayerSpec(
+    AttentionSpec(4, 4, 14, latent=LatentSpec(q_rank=12, kv_rank=10, nope_dim=8, rope_dim=6, value_dim=10)),
+    MoeSpec(4, 2, FeedForwardSpec(16, gated=True), FeedForwardSpec(24, gated=True)),
+    NormKind.RMSNORM,
+)
+MOONLIGHT = LayerSpec(
+    AttentionSpec(2, 2, 12, False, True, latent=LatentSpec(None, 16, 8, 4, 8)),
+    MoeSpec(4, 1, FeedForwardSpec(16, False, True), FeedForwardSpec(24, False, True)),
+    NormKind.LAYERNORM,
+)
+KINDS = {
+    "llama": LLAMA,
+    "qwen": QWEN,
+    "gpt": GPT,
+    "mixtral": MIXTRAL,
+    "gshard": GSHARD,
+    "deepseek": DEEPSEEK,
+    "moonlight": MOONLIGHT,
+}
 
 CPU = Device(torch.device("cpu"), "CPU", "a CPU")
 

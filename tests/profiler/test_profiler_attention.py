@@ -7,23 +7,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from naive_norm import naive_norm
 from profiler_cases import GPT, LLAMA, QWEN, model_of, shard_of, torch
+from written_out import naive_norm, naive_rotary
 
 from tangram.model.spec import LayerSpec
 from tangram.profiler.attention import Attention, rotate, shares_keys
-
-
-def naive_rotary(x: Any) -> Any:
-    """``(seq_len, head_dim)``: pairs (i, i + half) as complex numbers, turned by position x 10000^(-2i/d)."""
-    seq_len, width = x.shape
-    half = width // 2
-    turned = torch.complex(x[:, :half], x[:, half:])
-    for pos in range(seq_len):
-        for i in range(half):
-            angle = pos * 10000 ** (-2 * i / width)
-            turned[pos, i] *= complex(math.cos(angle), math.sin(angle))
-    return torch.cat((turned.real, turned.imag), dim=-1)
 
 
 def naive_attention(module: Attention, x: Any) -> Any:

@@ -5,29 +5,32 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from profiler_cases import GSHARD, MIXTRAL, model_of, shard_of, torch
+from profiler_cases import DEEPSEEK, GSHARD, MIXTRAL, MOONLIGHT, model_of, shard_of, torch
 
 from tangram.model.spec import LayerSpec
 from tangram.profiler.experts import Experts, dispatch_order, even_counts
 
 
-@pytest.mark.parametrize("layer", [MIXTRAL, GSHARD])
+@pytest.mark.parametrize("layer", [MIXTRAL, GSHARD, DEEPSEEK, MOONLIGHT])
 def test_experts_equal_a_naive_mixture(layer: LayerSpec) -> None:
     shard = shard_of(model_of(layer), seq_len=5)
     module = Experts(shard, shard.generator(), layer)
     x = module.sample().detach()
-    rows = module.norm(x)
+    rows, top_k = module.norm(x), layer.moe.top_k
     expected = []
     for token, row in enumerate(rows):
         logits = module.router @ row
-        shares = (torch.exp(logits) / torch.exp(logits).sum()).sort(descending=True).values[:2]
+        shares = (torch.exp(logits) / torch.exp(logits).sum()).sort(descending=True).values[:top_k]
         shares = shares / shares.sum()
         total = x[token].clone()
-        for choice in range(2):
-            block = module.blocks[(2 * token + choice) % len(module.blocks)]
+        for choice in range(top_k):
+            block = module.blocks[(top_k * token + choice) % len(module.blocks)]
             output = block(row.unsqueeze(0))[0]
             output = output if block.down_bias is None else output + block.down_bias
             total += shares[choice] * output
+        if module.shared is not None:
+            total += module.shared(row.unsqueeze(0))[0]
+            total += 0 if module.shared.down_bias is None else module.shared.down_bias
         expected.append(total)
     torch.testing.assert_close(module(x), torch.stack(expected), rtol=1e-4, atol=1e-5)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from naive_norm import naive_norm
 from profiler_cases import GPT, LLAMA, model_of, shard_of, torch
+from written_out import naive_norm
 
 from tangram.model.spec import LayerSpec
 from tangram.profiler.feed_forward import FeedForward

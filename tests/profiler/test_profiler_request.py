@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from tangram.errors import InputError
 from tangram.job import Precision
 from tangram.model.presets import load_preset
-from tangram.model.spec import AttentionSpec, LayerSpec, PositionKind
+from tangram.model.spec import AttentionSpec, FeedForwardSpec, LatentSpec, LayerSpec, PositionKind
 from tangram.profiler.request import (
     LayerRequest,
     PieceSpec,
@@ -86,6 +85,8 @@ def test_degrees_divide_everything() -> None:
     expert = replace(mixture.moe.expert, intermediate_size=6)
     narrow = replace(mixture, feed_forward=replace(mixture.moe, expert=expert))
     assert tensor_parallel_degrees(replace(GSHARD, layers=(narrow,)), 64) == [1, 2]
+    shared = replace(mixture, feed_forward=replace(mixture.moe, shared=FeedForwardSpec(4, gated=False)))
+    assert tensor_parallel_degrees(replace(GSHARD, layers=(shared,)), 64) == [1, 2, 4]
 
 
 @pytest.mark.parametrize(
@@ -116,10 +117,13 @@ def test_odd_heads_cannot_be_rotated() -> None:
     request_of(model=model, pieces=choose_pieces(model, 64, "head"))
 
 
-@pytest.mark.parametrize("part", ["latent attention", "shared experts"])
-def test_layers_that_nobody_built_yet(part: str) -> None:
-    piece = all_pieces(LLAMA, 64)[1]
-    attention = SimpleNamespace(head_dim=8, latent=object() if part == "latent attention" else None)
-    layer = SimpleNamespace(attention=attention, moe=SimpleNamespace(shared=object()))
-    with pytest.raises(InputError, match=f"layers with {part} cannot be timed"):
-        request_of(pieces=(replace(piece, layer=layer),))
+def test_only_the_rotary_part_of_latent_heads_counts() -> None:
+    for rope_dim, legal in ((3, False), (4, True)):
+        latent = LatentSpec(None, 8, 5, rope_dim, 7)
+        attention = AttentionSpec(4, 4, 5 + rope_dim, latent=latent)
+        model = replace(LLAMA, layers=(LayerSpec(attention, LLAMA.layers[0].feed_forward, LLAMA.norm),))
+        if legal:
+            request_of(model=model, pieces=all_pieces(model, 64))
+        else:
+            with pytest.raises(InputError, match="heads of 3 cannot be rotated"):
+                request_of(model=model, pieces=all_pieces(model, 64))

@@ -20,7 +20,7 @@ from tangram.profiler.shard import Shard
 
 
 class Experts(Piece):
-    """Norm, router, dispatch, experts, combination, residual."""
+    """Norm, router, dispatch, experts, combination, shared experts, residual."""
 
     def __init__(self, shard: Shard, generator: Any, layer: LayerSpec) -> None:
         super().__init__(shard, generator)
@@ -37,6 +37,8 @@ class Experts(Piece):
         self.register_buffer("sources", order // moe.top_k, persistent=False)
         self.register_buffer("returns", torch.argsort(order), persistent=False)
         self.routed = self.exchange(shard.tokens * moe.top_k, hidden)
+        self.shared: Any = Block(shard, generator, moe.shared, shard.tp) if moe.shared is not None else None
+        self.tokens: Any = self.exchange(shard.tokens, hidden) if moe.shared is not None else None
 
     @property
     def gathered_bytes(self) -> int:
@@ -57,7 +59,13 @@ class Experts(Piece):
         ]
         back = self.routed.scatter(torch.cat(outputs)).index_select(0, self.returns)
         back = back.view(-1, self.top_k, back.shape[-1])
-        return x + (back * shares.to(back.dtype).unsqueeze(-1)).sum(dim=1)
+        y = x + (back * shares.to(back.dtype).unsqueeze(-1)).sum(dim=1)
+        return y if self.shared is None else y + self._shared(tokens)
+
+    def _shared(self, tokens: Any) -> Any:
+        """The block that every token passes through."""
+        output = self.tokens.scatter(self.shared(self.tokens.gather(tokens)))
+        return output if self.shared.down_bias is None else output + self.shared.down_bias
 
 
 def even_counts(num_rows: int, num_experts: int) -> list[int]:

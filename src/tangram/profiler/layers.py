@@ -18,6 +18,7 @@ from tangram.profiler.attention import Attention
 from tangram.profiler.ends import Embedding, Head
 from tangram.profiler.experts import Experts
 from tangram.profiler.feed_forward import FeedForward
+from tangram.profiler.latent_attention import LatentAttention
 from tangram.profiler.piece import Piece
 from tangram.profiler.request import PieceKind, PieceSpec
 from tangram.profiler.shard import Shard
@@ -28,7 +29,8 @@ class TransformerLayer(Piece):
 
     def __init__(self, shard: Shard, generator: Any, layer: LayerSpec) -> None:
         super().__init__(shard, generator)
-        self.attention = Attention(shard, generator, layer)
+        first = LatentAttention if layer.attention.latent is not None else Attention
+        self.attention = first(shard, generator, layer)
         second = Experts if layer.moe is not None else FeedForward
         self.feed_forward = second(shard, generator, layer)
 

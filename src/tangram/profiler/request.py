@@ -65,7 +65,6 @@ class LayerRequest:
         for micro_batch in self.micro_batch:
             _in_range("micro-batch", "--micro-batch", micro_batch, 1, 1_000_000)
         _check_tp(self.model, self.seq_len, self.tp)
-        _check_layers(self.pieces)
         model = self.model
         if model.position is PositionKind.LEARNED and self.seq_len > model.max_positions:
             raise InputError(
@@ -73,22 +72,22 @@ class LayerRequest:
                 where="--seq-len",
                 hint=f"legal: up to {model.max_positions}",
             )
-        odd = [piece for piece in self.pieces if piece.layer and piece.layer.attention.head_dim % 2]
-        if odd and model.position is PositionKind.ROTARY:
-            raise InputError(
-                f"heads of {odd[0].shape.head_dim} cannot be rotated",
-                where="MODEL",
-                hint="legal: even widths",
-            )
+        for piece in self.pieces:
+            width = _rotary_width(model, piece)
+            if width % 2:
+                raise InputError(
+                    f"heads of {width} cannot be rotated", where="MODEL", hint="legal: even widths"
+                )
 
 
 def tensor_parallel_degrees(model: ModelSpec, seq_len: int) -> list[int]:
-    """Returns the degrees that divide heads, feed-forward and expert widths, and the sequence, ascending."""
+    """Returns the degrees that divide heads, widths of all blocks, and the sequence, ascending."""
     common = seq_len
     for layer in model.distinct_layers:
+        common = gcd(common, layer.attention.num_heads, layer.attention.num_kv_heads)
         block = layer.feed_forward
-        width = (block if isinstance(block, FeedForwardSpec) else block.expert).intermediate_size
-        common = gcd(common, layer.attention.num_heads, layer.attention.num_kv_heads, width)
+        blocks = [block] if isinstance(block, FeedForwardSpec) else [block.expert, block.shared]
+        common = gcd(common, *(each.intermediate_size for each in blocks if each is not None))
     return divisors(common)
 
 
@@ -141,16 +140,14 @@ def _shapes(model: ModelSpec, seq_len: int, word: str, known: tuple[PieceSpec, .
     )
 
 
-def _check_layers(pieces: tuple[PieceSpec, ...]) -> None:
-    for piece in pieces:
-        if piece.layer is None:
-            continue
-        latent = getattr(piece.layer.attention, "latent", None) is not None
-        shared = getattr(piece.layer.moe, "shared", None) is not None
-        if latent or shared:
-            what = "latent attention" if latent else "shared experts"
-            hint = "--layers embedding,head times the ends"
-            raise InputError(f"layers with {what} cannot be timed", where="MODEL", hint=hint)
+def _rotary_width(model: ModelSpec, piece: PieceSpec) -> int:
+    """Columns of a head that carry positions; 0 without."""
+    if piece.layer is None:
+        return 0
+    attention = piece.layer.attention
+    if attention.latent is not None:
+        return attention.latent.rope_dim
+    return attention.head_dim if model.position is PositionKind.ROTARY else 0
 
 
 def _check_tp(model: ModelSpec, seq_len: int, degrees: tuple[int, ...]) -> None:

@@ -8,7 +8,7 @@ import torch
 
 from tangram.model.atoms import layer_parts
 from tangram.model.params import part_params
-from tangram.model.spec import FeedForwardSpec
+from tangram.model.spec import AttentionSpec, FeedForwardSpec, LayerSpec
 from tangram.profiler.device import Device, software
 from tangram.profiler.layers import build
 from tangram.profiler.request import LayerRequest, PieceKind, PieceSpec
@@ -72,13 +72,25 @@ def least_bytes(piece: PieceSpec, shard: Shard) -> int:
         return shard.vocab_rows * model.hidden_size * state_bytes + logits
     number = model.layers.index(piece.layer)
     num_params = sum(part_params(model, number, part).total for part in layer_parts(piece.layer)) // tp
-    attention, block = piece.layer.attention, piece.layer.feed_forward
-    columns = attention.query_width + 2 * attention.kv_width
-    if isinstance(block, FeedForwardSpec):
-        columns += block.num_up_matrices * block.intermediate_size
-    else:
-        columns += block.top_k * block.expert.num_up_matrices * block.expert.intermediate_size
+    columns = _attention_columns(piece.layer.attention) + _block_columns(piece.layer)
     return num_params * state_bytes + tokens * columns * element_bytes // tp
+
+
+def _attention_columns(attention: AttentionSpec) -> int:
+    """What attention keeps of a token, in elements over all ranks: queries, keys, values."""
+    if attention.latent is None:
+        return attention.query_width + 2 * attention.kv_width
+    return 2 * attention.query_width + attention.value_width
+
+
+def _block_columns(layer: LayerSpec) -> int:
+    """What the products up give for a token, in elements over all ranks."""
+    block = layer.feed_forward
+    if isinstance(block, FeedForwardSpec):
+        return block.num_up_matrices * block.intermediate_size
+    routed = block.top_k * block.expert.num_up_matrices * block.expert.intermediate_size
+    shared = block.shared
+    return routed + (shared.num_up_matrices * shared.intermediate_size if shared is not None else 0)
 
 
 def _time(
