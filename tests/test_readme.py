@@ -64,6 +64,14 @@ def test_options_of_the_pages_exist() -> None:
         "--write",
         "--smoke",
     }  # of every command, of .ci/run and of bench/planning.py
+    known |= {
+        "--nnodes",
+        "--node-rank",
+        "--nproc-per-node",
+        "--no-python",
+        "--rdzv-backend",
+        "--rdzv-endpoint",
+    }  # of torchrun
     for page in PAGES:
         for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")):
             assert option in known, f"{page.name}: {option}"

@@ -13,6 +13,7 @@ from tangram.cli.estimate import estimate_command
 from tangram.cli.groups import grouped
 from tangram.cli.islands import islands_command
 from tangram.cli.plan import plan_command
+from tangram.cli.profile import profile_command
 from tangram.cli.profiles import COMMANDS as _PROFILES_COMMANDS
 from tangram.cli.validate import validate_command
 
@@ -29,6 +30,7 @@ _COMMANDS = (
     ("models", models_command),
     ("gpus", gpus_command),
     ("schema", schema_command),
+    ("profile", profile_command),
 )
 
 
