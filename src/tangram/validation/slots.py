@@ -24,6 +24,9 @@ from tangram.cost.types import FloatArray
 from tangram.validation.pipelines import RunBatch
 from tangram.validation.run import Run
 
+EVERYBODY = "*"
+"""Owner of a slot that all runs take, whatever their shelves are called."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Slot:
@@ -31,7 +34,7 @@ class Slot:
 
     Attributes:
         shelf: GPU family, stack or cluster.
-        owner: Name of the family, the stack or the cluster.
+        owner: Name of the family, the stack or the cluster, or ``EVERYBODY``.
         constant: Its name.
     """
 
@@ -84,7 +87,8 @@ class Shelves:
             for field in fields(kind):
                 self._values[field.name] = np.array([getattr(c, field.name) for c in per_column])
         self._members = [
-            (slot, np.array([o[slot.shelf] == slot.owner for o in owners], dtype=np.bool_)) for slot in slots
+            (slot, np.array([slot.owner in (EVERYBODY, o[slot.shelf]) for o in owners], dtype=np.bool_))
+            for slot in slots
         ]
 
     def constants(self, values: Iterable[float]) -> Constants:
