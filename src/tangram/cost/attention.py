@@ -171,7 +171,8 @@ def _score_flop(setting: Setting, attention: AttentionSpec) -> FloatArray:
 
 
 def _fill_flash(setting: Setting, attention: AttentionSpec, table: FloatArray) -> None:
-    forward = 0.5 * _score_flop(setting, attention)
+    keys = setting.job.seq_len if attention.window is None else min(setting.job.seq_len, 2 * attention.window)
+    forward = _score_flop(setting, attention) * (0.5 * keys / setting.job.seq_len)
     table[work.FLASH] = forward
     table[work.FLASH + work.BACKWARD] = FLASH_BACKWARD_RATIO * forward
     table[work.DROPPABLE] = setting.tokens * (LOG_SUM_BYTES * attention.num_heads) / setting.tp

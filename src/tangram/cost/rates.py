@@ -64,7 +64,9 @@ class Rates:
         """Applies constants to the stated figures of a setting."""
         gpu, stack, hardware = constants.gpu, constants.stack, setting.hardware
         wide, narrow = hardware.wide_flop_per_s, setting.is_fp8
-        achieved = np.where(narrow, gpu.fp8_efficiency, gpu.gemm_efficiency) * hardware.achieved_flop_per_s
+        efficiency = np.where(narrow, gpu.fp8_efficiency, gpu.gemm_efficiency)
+        efficiency = np.where(setting.is_fp4, gpu.fp4_efficiency, efficiency)
+        achieved = efficiency * hardware.achieved_flop_per_s
         bandwidth = hardware.memory_bandwidth_bytes_per_s
         options = setting.options
         launch_s = stack.launch_s * np.where(options.cuda_graphs, stack.graph_launch_ratio, 1.0)

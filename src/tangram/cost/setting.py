@@ -97,6 +97,7 @@ class Setting:
         groups: Process groups.
         flash: Whether attention runs a fused kernel.
         is_fp8: Whether the products of layers run at 8 bit.
+        is_fp4: Whether they run at 4 bit.
         options: What the stack is asked to do.
         element_bytes: Of an activation or a weight.
         gradient_bytes, optimizer_bytes: Per parameter.
@@ -118,6 +119,7 @@ class Setting:
     groups: Groups
     flash: bool
     is_fp8: bool | BoolArray
+    is_fp4: bool | BoolArray
     options: StackOptions
     element_bytes: Number
     gradient_bytes: Number
@@ -174,6 +176,7 @@ class Setting:
             hardware=Hardware.of(portion, job.precision),
             groups=groups,
             flash=attention_kernel(portion.island.gpu, job.precision) == FLASH if flash is None else flash,
+            is_fp4=False,
             options=StackOptions(),
             is_fp8=job.precision is Precision.FP8,
             element_bytes=float(job.precision.element_bytes),

@@ -33,6 +33,7 @@ TIME_CONSTANTS = {
         "unaligned_ratio",
         "fp8_efficiency",
         "fp8_overhead_rows",
+        "fp4_efficiency",
     ),
     Shelf.STACK: (
         "launch_s",
@@ -45,6 +46,9 @@ TIME_CONSTANTS = {
         "tp_exposed_frac",
         "cp_exposed_frac",
         "ep_exposed_frac",
+        "ep_overlapped_frac",
+        "fused_dispatch_ratio",
+        "graph_launch_ratio",
         "expert_imbalance",
     ),
     Shelf.CLUSTER: ("nvlink_efficiency", "pcie_efficiency", "nic_efficiency"),
@@ -89,12 +93,12 @@ def select(runs: Sequence[Run], target: Target, slots: Sequence[Slot]) -> list[S
     while kept:
         shift = _shifts(batch, kept, fit(batch, kept, target))
         weakest = sorted(range(len(kept)), key=lambda idx: (shift[idx], kept[idx]))
-        # Half of those that do not count go at a time: the others may take over what they said.
+        # A quarter of those that do not count go at a time: the others may take over what they said.
         idle = [idx for idx in weakest if shift[idx] < 1]
         surplus = len(kept) - most
         if not idle and surplus <= 0:
             return kept
-        count = max((len(idle) + 1) // 2, min(surplus, max(1, len(kept) // 8)))
+        count = max((len(idle) + 3) // 4, min(surplus, max(1, len(kept) // 8)))
         gone = set(weakest[:count])
         kept = [slot for idx, slot in enumerate(kept) if idx not in gone]
     return kept

@@ -21,6 +21,9 @@ from tangram.model.atoms import cut_atoms
 from tangram.model.spec import ModelSpec
 from tangram.validation.run import Attention, Fp8, Host, Run, Tuning
 
+FP4_OVER_FP8 = {"B300-SXM": 3.0, "GB300": 3.0}
+"""Dense 4-bit over 8-bit rate by the data sheets; 2 for the other parts that have it."""
+
 _FUSED_DISPATCHERS = ("deepep", "hybridep")
 
 INTRA_LATENCY_S, INTER_LATENCY_S = 5e-6, 10e-6
@@ -163,6 +166,9 @@ def _setting(run: Run, model: ModelSpec, host: Host) -> Setting:
         fused_dispatch=software.dispatcher in _FUSED_DISPATCHERS,
     )
     setting = replace(setting, options=options)
+    if numbers.fp8 is Fp8.NVFP4:
+        rate = FP4_OVER_FP8.get(host.gpu.name, 2.0) * setting.hardware.achieved_flop_per_s
+        setting = replace(setting, is_fp4=True, hardware=replace(setting.hardware, achieved_flop_per_s=rate))
     kept = setting.optimizer_bytes + numbers.gradient_copy_bytes
     setting = replace(setting, optimizer_bytes=kept)
     if degrees.shard_ranks is not None:
