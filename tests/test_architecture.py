@@ -28,10 +28,11 @@ ROOMS = (
     ("model", "cluster"),
     ("job_reader", "plan"),
     ("cost",),
+    ("profiles",),
     ("simulate",),
     ("validation",),
     ("parallelizers",),
-    ("planner", "testing"),
+    ("planner", "testing", "profiler"),
     ("report",),
     ("cli",),
     ("",),  # the facade: src/tangram/__init__.py
@@ -41,6 +42,9 @@ MAX_MODULE_LINES = 600
 MAX_FUNCTION_LINES = 60  # without its docstring
 
 NEVER = {"torch", "ray", "plotly"}
+# The rooms that may import some of them all the same, and the only modules that may import these rooms.
+OPTIONAL = {"profiler": {"torch"}}
+USERS_OF_OPTIONAL = {"profiler": {"cli.profile", "report.measured"}}
 
 # Clocks, chance, and everything that reaches outside of the process.
 EFFECTS = {
@@ -78,6 +82,7 @@ PURE_ROOMS = {
     "cluster",
     "plan",
     "cost",
+    "profiles",
     "simulate",
     "validation",
     "parallelizers",
@@ -94,6 +99,20 @@ CORNERS = {
     "cluster.catalog": {"importlib.resources"},
     "plan.json_io": {"pathlib"},
     "cost.constants": {"importlib.resources"},
+    "profiles.store": {"os", "pathlib", "sqlite3"},
+    "profiles.peers": {"importlib.resources"},
+    "profiles.exchange": {"io", "pathlib"},
+    "profiles.importers.harvest": {"pathlib"},
+    "profiles.importers.formats": {"pathlib"},
+    "profiles.importers.csv_file": {"pathlib"},
+    "profiles.importers.aceso": {"pathlib"},
+    "profiles.importers.aceso_collectives": {"pathlib"},
+    "profiles.importers.galvatron_hardware": {"pathlib"},
+    "profiles.importers.galvatron_model": {"pathlib"},
+    "profiles.importers.metis": {"pathlib"},
+    "profiles.importers.nccl_tests": {"pathlib"},
+    "profiles.importers.sailor": {"pathlib"},
+    "profiles.importers.vtrain": {"pathlib"},
     "validation.reading": {"pathlib"},
     "validation.parts": {"importlib.resources"},
     "parallelizers.guard": {"multiprocessing", "time"},
@@ -184,7 +203,8 @@ def test_the_plan_knows_nothing_of_planners() -> None:
 @pytest.mark.parametrize("module", modules(), ids=lambda m: m.name or "facade")
 def test_pure_rooms_have_no_effects(module: Module) -> None:
     roots = {name.partition(".")[0]: line for name, line in imports(module)}
-    assert not NEVER & roots.keys(), f"{module.path} imports {sorted(NEVER & roots.keys())}"
+    never = NEVER - OPTIONAL.get(module.room, set())
+    assert not never & roots.keys(), f"{module.path} imports {sorted(never & roots.keys())}"
     if module.room not in PURE_ROOMS:
         return
     found = {name if name in EFFECTS else name.partition(".")[0] for name, _ in imports(module)} & EFFECTS
@@ -199,6 +219,21 @@ def test_pure_rooms_have_no_effects(module: Module) -> None:
             )
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "np":
             assert node.attr != "random", f"{module.path}:{node.lineno}: np.random"
+
+
+@pytest.mark.parametrize("module", modules(), ids=lambda m: m.name or "facade")
+def test_optional_libraries_are_imported_when_needed_only(module: Module) -> None:
+    """Nobody imports torch by importing anything outside of its room: inside of functions at the earliest."""
+    if module.room in OPTIONAL:
+        return
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
+        rooms = {name.split(".")[1] for name in names if name.startswith("tangram.")} & OPTIONAL.keys()
+        for room in rooms:
+            assert module.name in USERS_OF_OPTIONAL[room], f"{module.path}:{node.lineno} imports {names}"
+            assert node not in module.tree.body, f"{module.path}:{node.lineno}: import it where it is needed"
 
 
 def test_corners_are_not_wider_than_needed() -> None:

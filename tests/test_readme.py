@@ -55,14 +55,23 @@ def test_shorthands_of_the_readme_are_clusters() -> None:
 
 
 def test_options_of_the_pages_exist() -> None:
-    commands = build_command().commands
-    known = {option for c in commands.values() for p in c.params for option in (*p.opts, *p.secondary_opts)}
+    commands = [*build_command().commands.values()]
+    commands += [one for group in commands for one in getattr(group, "commands", {}).values()]
+    known = {option for c in commands for p in c.params for option in (*p.opts, *p.secondary_opts)}
     known |= {
         "--help",
         "--full",
         "--write",
         "--smoke",
     }  # of every command, of .ci/run and of bench/planning.py
+    known |= {
+        "--nnodes",
+        "--node-rank",
+        "--nproc-per-node",
+        "--no-python",
+        "--rdzv-backend",
+        "--rdzv-endpoint",
+    }  # of torchrun
     for page in PAGES:
         for option in re.findall(r"(?<![\w-])--[a-z][a-z-]+", page.read_text(encoding="utf-8")):
             assert option in known, f"{page.name}: {option}"

@@ -22,7 +22,9 @@ def imported(*argv: str) -> set[str]:
 
 
 def test_the_version_needs_nothing_heavy() -> None:
-    assert not imported("--version") & {"numpy", "pydantic", "rich", "yaml", "tangram.planner.planner"}
+    heavy = {"numpy", "pydantic", "rich", "yaml", "tangram.planner.planner", "torch", "sqlite3"}
+    assert not imported("--version") & heavy
+    assert not imported("--help") & heavy
 
 
 @pytest.mark.parametrize("command", ["gpus", "plan gpt3-1.3b 1x2xA100-40GB-SXM --global-batch 8"])
@@ -35,5 +37,6 @@ def test_pages_need_only_the_core_of_rich(command: str) -> None:
         "markdown_it",
         "typer.rich_utils",
         "asyncio",
+        "torch",
     }
     assert not imported(*command.split()) & heavy

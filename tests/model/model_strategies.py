@@ -41,6 +41,7 @@ def attentions(draw: st.DrawFn) -> AttentionSpec:
         qkv_bias=draw(st.booleans()),
         out_bias=draw(st.booleans()),
         qk_norm=draw(st.booleans()),
+        window=draw(st.none() | st.integers(1, 64)),
     )
 
 

@@ -87,6 +87,15 @@ def test_both_ways_to_a_file(model: ModelSpec) -> None:
     assert ModelSection.model_validate_json(section.model_dump_json()).to_spec() == model
 
 
+def test_a_window_leaves_fewer_keys() -> None:
+    layer = LayerSpec(AttentionSpec(4, 4, 16, window=100), FeedForwardSpec(64, gated=True), NormKind.RMSNORM)
+    model = ModelSpec("w", "x", 64, 100, (layer,), NormKind.RMSNORM, PositionKind.ROTARY, 4096, False)
+    causal = [part_forward_flop(model, 0, Part.CORE, 1, s, causal=True) for s in (50, 200, 400, 4000)]
+    assert causal == [4 * 64 * 25, 4 * 64 * 100, 4 * 64 * 100, 4 * 64 * 100]
+    assert serial.from_dict(serial.to_dict(model)) == model
+    assert ModelSection.of(model).to_spec() == model
+
+
 def test_head_dimensions_have_to_agree() -> None:
     data = serial.to_dict(moonlight())
     kinds = data["layer_kinds"]

@@ -7,12 +7,15 @@ from typing import Annotated, Any
 import typer
 
 from tangram._version import VERSION
+from tangram.cli.calibrate import calibrate_command
 from tangram.cli.catalog import gpus_command, models_command
 from tangram.cli.documents import check_command, schema_command, show_command, simulate_command
 from tangram.cli.estimate import estimate_command
 from tangram.cli.groups import grouped
 from tangram.cli.islands import islands_command
 from tangram.cli.plan import plan_command
+from tangram.cli.profile import profile_command
+from tangram.cli.profiles import COMMANDS as _PROFILES_COMMANDS
 from tangram.cli.validate import validate_command
 
 _HELP = "Plans LLM training on clusters of mixed GPUs: islands of equal GPUs, joined by an uneven pipeline."
@@ -24,10 +27,12 @@ _COMMANDS = (
     ("simulate", simulate_command),
     ("estimate", estimate_command),
     ("validate", validate_command),
+    ("calibrate", calibrate_command),
     ("islands", islands_command),
     ("models", models_command),
     ("gpus", gpus_command),
     ("schema", schema_command),
+    ("profile", profile_command),
 )
 
 
@@ -43,6 +48,10 @@ def build_app() -> typer.Typer:
     app.callback()(_root)
     for name, command in _COMMANDS:
         app.command(name)(grouped(command))
+    profiles = typer.Typer(rich_markup_mode=None, help="List, import and export measured profiles.")
+    for name, part in _PROFILES_COMMANDS:
+        profiles.command(name)(grouped(part))
+    app.add_typer(profiles, name="profiles")
     return app
 
 

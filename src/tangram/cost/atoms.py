@@ -36,6 +36,8 @@ COMPONENTS = (
 )
 """Keys of ``AtomCosts.components``: nine parts of forward plus backward, four of the step."""
 
+STEP_COMPONENTS = COMPONENTS[-4:]
+
 FIELDS = (
     "forward_s",
     "backward_s",

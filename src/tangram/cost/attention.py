@@ -105,7 +105,7 @@ def fill_core(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     for times, back in ((1, 0), (2, work.BACKWARD)):
         table[work.CP_CALLS + back] = times
         table[work.CP_BYTES + back] = times * gathered_bytes
-    again = attention.latent is not None and "mla_up_proj" in setting.options.recomputed
+    again = attention.latent is not None and "mla_up_proj" in setting.memory.recomputed
     table[work.STORED] = 0.0 if again else qkv_bytes
     table[work.INPUT] = qkv_bytes
     table[work.TRANSIENT] = 2 * (qkv_bytes + kv_bytes)
@@ -152,13 +152,13 @@ def fill_tp(setting: Setting, table: FloatArray, width: int | None = None) -> No
 
 def norm_bytes(setting: Setting, residual_bytes: FloatArray) -> FloatArray:
     """Kept around a norm: its input, and its output unless backward runs it again."""
-    return residual_bytes if "layernorm" in setting.options.recomputed else 2 * residual_bytes
+    return residual_bytes if "layernorm" in setting.memory.recomputed else 2 * residual_bytes
 
 
 def has_dropout(setting: Setting, layer: LayerSpec) -> bool:
     """Whether a layer has dropouts: as stated, else layers of GPT-2's kind (LayerNorm, no gate) have."""
-    if setting.options.dropout is not None:
-        return setting.options.dropout
+    if setting.memory.dropout is not None:
+        return setting.memory.dropout
     block = layer.feed_forward
     gated = block.gated if isinstance(block, FeedForwardSpec) else block.expert.gated
     return layer.norm is NormKind.LAYERNORM and not gated
@@ -189,13 +189,14 @@ def _score_flop(setting: Setting, attention: AttentionSpec) -> FloatArray:
 
 
 def _fill_flash(setting: Setting, attention: AttentionSpec, table: FloatArray) -> None:
-    forward = 0.5 * _score_flop(setting, attention)
+    keys = setting.job.seq_len if attention.window is None else min(setting.job.seq_len, 2 * attention.window)
+    forward = _score_flop(setting, attention) * (0.5 * keys / setting.job.seq_len)
     table[work.FLASH] = forward
     table[work.FLASH + work.BACKWARD] = FLASH_BACKWARD_RATIO * forward
     # Across cp ranks, the output in the layout of the exchange is kept beside the next product's input.
     copied = (setting.cp > 1) * (attention.value_width * setting.element_bytes)
     table[work.DROPPABLE] = setting.tokens * (LOG_SUM_BYTES * attention.num_heads + copied) / setting.tp
-    if not setting.options.attention_stated:
+    if not setting.memory.attention_stated:
         unfused = _score_bytes(setting) * _scores(setting, attention)
         table[work.DOUBTFUL] = np.maximum(unfused - table[work.DROPPABLE], 0.0)
 
@@ -224,4 +225,4 @@ def _score_bytes(setting: Setting) -> float:
     where nobody says.
     """
     element = float(setting.element_bytes)
-    return element if setting.options.dropout is False else 2 * element + 1
+    return element if setting.memory.dropout is False else 2 * element + 1

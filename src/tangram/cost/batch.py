@@ -33,11 +33,16 @@ class BatchStage:
         setting: Of a single configuration.
         atoms: Of the stage.
         recomputed: Whether its layers are recomputed in full.
+        adapters_only: Whether all its weights are frozen, but for small adapters that are not counted:
+            backward computes no gradients of weights, and nothing is reduced or updated.
+        packed: Whether samples are packs of short ones, so that attention costs next to nothing.
     """
 
     setting: Setting
     atoms: tuple[Atom, ...]
     recomputed: bool = False
+    adapters_only: bool = False
+    packed: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,7 +185,20 @@ def _kinds(stage: BatchStage) -> tuple[Work, list[int | None], list[int]]:
     ends: list[int | None] = [layout.embedding, layout.head]
     rows = ends + [a for a in range(len(layout.distinct)) if a not in ends]
     number = [layout.atom_of.count(a) for a in range(len(layout.distinct))]
-    return summed(stage.setting, layout), rows, number
+    return _tuned(summed(stage.setting, layout), stage), rows, number
+
+
+def _tuned(own: Work, stage: BatchStage) -> Work:
+    """Takes away what fine-tuning does not do."""
+    table = own.table
+    if stage.packed:
+        for row in (work.FLASH, work.UNFUSED, work.UNALIGNED, work.SCORES):
+            table[[row, row + work.BACKWARD]] = 0.0
+    if stage.adapters_only:
+        # The gradient of the input is a product of the same three sizes as the forward one.
+        table[work.BACKWARD : work.BACKWARD + work.FLASH] = table[: work.FLASH]
+        table[[work.DENSE_PARAMS, work.EXPERT_PARAMS]] = 0.0
+    return own
 
 
 def _placeholders(stage: BatchStage, own: Work) -> float:

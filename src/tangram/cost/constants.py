@@ -1,7 +1,8 @@
 """The numbers of the cost model that are not in the model, the cluster or the job.
 
 They live in ``constants.json`` on three shelves: GPU family, software stack, cluster; each with its unit and
-its source. This is the only module of the cost model that reads a file, once.
+its source. What ``tangram calibrate`` fitted to measured runs stands in ``calibration.json`` and comes first.
+This is the only module of the cost model that reads a file, once.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class GpuConstants:
     unaligned_ratio: float
     fp8_efficiency: float
     fp8_overhead_rows: float
+    fp4_efficiency: float
     blas_workspace_bytes: float
     fused_workspace_bytes: float
 
@@ -57,6 +59,9 @@ class StackConstants:
     tp_exposed_frac: float
     cp_exposed_frac: float
     ep_exposed_frac: float
+    ep_overlapped_frac: float
+    fused_dispatch_ratio: float
+    graph_launch_ratio: float
     logit_fixed_bytes: float
     logit_element_ratio: float
     logit_traffic_fixed_bytes: float
@@ -211,7 +216,14 @@ def matmul_flop_per_s(gpu: GpuSpec, precision: Precision) -> float:
 
 def constants_fingerprint() -> str:
     """Returns a short hash of all constants: equal predictions need equal fingerprints."""
-    return hashlib.sha256(_text().encode()).hexdigest()[:16]
+    return hashlib.sha256((_text("constants") + _text("calibration")).encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=1)
+def calibration_document() -> Mapping[str, Any]:
+    """Returns the shipped calibration, as ``tangram calibrate`` wrote it."""
+    document: dict[str, Any] = json.loads(_text("calibration"))
+    return document
 
 
 def basis_note(gpu: GpuSpec) -> str:
@@ -229,20 +241,23 @@ def basis_note(gpu: GpuSpec) -> str:
     )
 
 
-@lru_cache(maxsize=1)
-def _text() -> str:
-    return resources.files("tangram.cost").joinpath("constants.json").read_text(encoding="utf-8")
+@cache
+def _text(name: str) -> str:
+    return resources.files("tangram.cost").joinpath(f"{name}.json").read_text(encoding="utf-8")
 
 
 @lru_cache(maxsize=1)
 def _document() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(_text())
+    document: dict[str, Any] = json.loads(_text("constants"))
     return document
 
 
 @lru_cache(maxsize=1)
 def _family_shelves() -> Mapping[str, GpuConstants]:
-    return {name: _shelf(GpuConstants, entries) for name, entries in _document()["gpu_family"].items()}
+    return {
+        name: _shelf(GpuConstants, {**entries, **_fitted(Shelf.GPU, name)})
+        for name, entries in _document()["gpu_family"].items()
+    }
 
 
 @cache
@@ -256,7 +271,11 @@ def _cluster_shelf(name: str) -> ClusterConstants:
 
 
 def _entries(shelf: Shelf, name: str) -> dict[str, Any]:
-    return dict(_document()[shelf.value].get(name, {}))
+    return {**_document()[shelf.value].get(name, {}), **_fitted(shelf, name)}
+
+
+def _fitted(shelf: Shelf, name: str) -> dict[str, Any]:
+    return dict(calibration_document()[shelf.value].get(name, {}))
 
 
 def _shelf(kind: type[_Shelf], entries: Mapping[str, Mapping[str, Any]]) -> _Shelf:

@@ -54,9 +54,9 @@ def fill_down(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     fill_launch(table, DOWN_LAUNCH)
     fill_tp(setting, table)
     kept_bytes = up_bytes + setting.tokens * width * element
-    stored_bytes = kept_bytes - up_bytes if setting.options.relu and not block.gated else kept_bytes
+    stored_bytes = kept_bytes - up_bytes if setting.memory.relu and not block.gated else kept_bytes
     mask_bytes = setting.shard_tokens * (hidden * dropout_mask_bytes(setting, layer))
-    table[work.STORED] = mask_bytes + (0.0 if "mlp" in setting.options.recomputed else stored_bytes)
+    table[work.STORED] = mask_bytes + (0.0 if "mlp" in setting.memory.recomputed else stored_bytes)
     table[work.INPUT] = up_bytes
     table[work.TRANSIENT] = kept_bytes + setting.tokens * (2 * hidden * element)
 

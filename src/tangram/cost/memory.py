@@ -118,7 +118,7 @@ def workspace_bytes(setting: Setting, rates: Rates) -> FloatArray:
     Forward and backward run in threads of their own, each with a workspace of PyTorch's; a library with fp8
     has another one, and one per stream for the products of experts.
     """
-    options, stack = setting.options, rates.stack
+    options, stack = setting.memory, rates.stack
     usual = rates.gpu.blas_workspace_bytes
     plain = np.where(options.deterministic, np.maximum(usual, DETERMINISTIC_WORKSPACE_BYTES), usual)
     grouped = np.where(options.grouped_products, GROUPED_WORKSPACES, 0)
@@ -137,7 +137,7 @@ def placeholder_bytes(setting: Setting, layer_dense: FloatArray, layer_expert: F
         layer_dense, layer_expert: Parameters of the largest layer of each atom, shape ``(num_atoms,
             num_configs)``.
     """
-    if not setting.options.fused_accumulation:
+    if not setting.memory.fused_accumulation:
         return np.zeros(layer_dense.shape[-1])
     blocks = [layer.moe.num_experts for layer in setting.model.layers if layer.moe is not None]
     expert = layer_expert * (setting.ep / max(blocks, default=1))
@@ -168,7 +168,7 @@ def upper_bytes(peak_bytes: FloatArray, ratio: Number) -> FloatArray:
 
 
 def _imbalance(setting: Setting, rates: Rates) -> Number:
-    balanced: FloatArray = np.where(setting.options.balanced_experts, 1.0, rates.imbalance)
+    balanced: FloatArray = np.where(setting.memory.balanced_experts, 1.0, rates.imbalance)
     return balanced
 
 
@@ -179,7 +179,7 @@ def _head_bytes(setting: Setting, rates: Rates, table: FloatArray) -> FloatArray
     input, and of the matrix. At both: gradients of logits that wait for their weight gradient, and softmaxes
     of further losses.
     """
-    options, stack, element = setting.options, rates.stack, setting.element_bytes
+    options, stack, element = setting.memory, rates.stack, setting.element_bytes
     copies = stack.logit_fixed_bytes * options.loss_copies
     loss = table[work.LOGITS] * (copies + stack.logit_element_ratio * element)
     gradients = table[work.LOGITS] * element + table[work.HEAD_WEIGHTS] * stack.head_gradient_bytes

@@ -71,7 +71,7 @@ def _fill_kept(
     0.12), so that outputs need not be kept; a gated activation does it in the same kernel, another keeps
     both.
     """
-    hidden, again = setting.model.hidden_size, setting.options.recomputed
+    hidden, again = setting.model.hidden_size, setting.memory.recomputed
     worked_bytes, up_bytes, act_bytes = num_bytes
     residual_bytes = setting.shard_tokens * (hidden * setting.element_bytes)
     mask_bytes = setting.shard_tokens * (hidden * dropout_mask_bytes(setting, layer))
@@ -100,7 +100,7 @@ def _fill_shared(setting: Setting, shared: FeedForwardSpec, table: FloatArray) -
         table[work.LAUNCH + back] += UP_LAUNCH + DOWN_LAUNCH
         table[work.TP_CALLS + back] += 2
         table[work.TP_BYTES + back] += 2 * gathered_bytes
-    if not {"moe", "shared_experts"} & set(setting.options.recomputed):
+    if not {"moe", "shared_experts"} & set(setting.memory.recomputed):
         table[work.STORED] += up_bytes + act_bytes
 
 

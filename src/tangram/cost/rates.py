@@ -30,6 +30,7 @@ class Rates:
         unaligned_ratio: Time of unfused attention with unaligned heads over that of others.
         stream_s_per_byte: Of memory that is read and written in one sweep.
         launch_s, moe_launch_s: Per layer's worth of launches, in one pass.
+        ep_exposed_frac: Share of the exchange of tokens that no kernel hides.
         imbalance: Tokens of the busiest expert-parallel rank over the mean.
         links: Of collectives.
         gpu: What the GPU's family adds in bytes.
@@ -52,6 +53,7 @@ class Rates:
     stream_s_per_byte: Number
     launch_s: Number
     moe_launch_s: Number
+    ep_exposed_frac: Number
     imbalance: Number
     links: LinkRates
     gpu: GpuConstants
@@ -64,8 +66,14 @@ class Rates:
         """Applies constants to the stated figures of a setting."""
         gpu, stack, hardware = constants.gpu, constants.stack, setting.hardware
         wide, narrow = hardware.wide_flop_per_s, setting.is_fp8
-        achieved = np.where(narrow, gpu.fp8_efficiency, gpu.gemm_efficiency) * hardware.achieved_flop_per_s
+        efficiency = np.where(narrow, gpu.fp8_efficiency, gpu.gemm_efficiency)
+        efficiency = np.where(setting.is_fp4, gpu.fp4_efficiency, efficiency)
+        achieved = efficiency * hardware.achieved_flop_per_s
         bandwidth = hardware.memory_bandwidth_bytes_per_s
+        options = setting.options
+        launch_s = stack.launch_s * np.where(options.cuda_graphs, stack.graph_launch_ratio, 1.0)
+        exposed = np.where(options.overlap_experts, stack.ep_overlapped_frac, stack.ep_exposed_frac)
+        exposed = exposed * np.where(options.fused_dispatch, stack.fused_dispatch_ratio, 1.0)
         return Rates(
             gemm_s_per_flop=1 / achieved,
             gemm_overhead_rows=np.where(narrow, gpu.fp8_overhead_rows, gpu.gemm_overhead_rows),
@@ -79,8 +87,9 @@ class Rates:
             score_s_per_byte=1 / (gpu.score_efficiency * bandwidth),
             element_s_per_byte=stack.elementwise_ratio / (gpu.memory_efficiency * bandwidth),
             stream_s_per_byte=1 / (gpu.memory_efficiency * bandwidth),
-            launch_s=stack.launch_s,
-            moe_launch_s=stack.launch_s * stack.moe_launch_ratio,
+            launch_s=launch_s,
+            moe_launch_s=launch_s * stack.moe_launch_ratio,
+            ep_exposed_frac=exposed,
             imbalance=np.where(setting.ep > 1, stack.expert_imbalance, 1.0),
             links=LinkRates.of(setting.groups, stack, constants.cluster),
             gpu=gpu,
@@ -113,7 +122,7 @@ class Rates:
             cp_s = row[work.CP_CALLS] * latency[links.CP] + row[work.CP_BYTES] * per_byte[links.CP]
             out[work.TP_S] = stack.tp_exposed_frac * tp_s
             out[work.CP_S] = stack.cp_exposed_frac * cp_s
-            out[work.EP_S] = stack.ep_exposed_frac * self._expert_exchange_s(row)
+            out[work.EP_S] = self.ep_exposed_frac * self._expert_exchange_s(row)
         return seconds.reshape(work.NUM_TIMES, *table.shape[1:])
 
     def _attention_s(self, row: FloatArray) -> FloatArray:

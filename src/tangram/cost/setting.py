@@ -9,7 +9,7 @@ import numpy as np
 from tangram.cluster.spec import GpuSpec, Portion
 from tangram.cost.constants import matmul_flop_per_s
 from tangram.cost.links import EP, EXPERT_DATA, Groups
-from tangram.cost.options import PLAIN, Options
+from tangram.cost.memory_options import PLAIN, MemoryOptions
 from tangram.cost.types import BoolArray, FloatArray, Number, StageConfigs
 from tangram.job import Job, Precision
 from tangram.model.spec import ModelSpec
@@ -69,6 +69,22 @@ class Hardware:
 
 
 @dataclass(frozen=True, slots=True)
+class StackOptions:
+    """Switches of a stack; booleans, or arrays of shape ``(num_configs,)``. Tangram's runtime has them off.
+
+    Attributes:
+        cuda_graphs: Layers are launched as graphs.
+        overlap_experts: The exchange of tokens runs beside other compute.
+        fused_dispatch: Tokens are exchanged by a kernel made for it (DeepEP, HybridEP) instead of an
+            all-to-all.
+    """
+
+    cuda_graphs: bool | BoolArray = False
+    overlap_experts: bool | BoolArray = False
+    fused_dispatch: bool | BoolArray = False
+
+
+@dataclass(frozen=True, slots=True)
 class Setting:
     """One portion, one micro-batch, many configurations; arrays of shape ``(num_configs,)``.
 
@@ -82,6 +98,8 @@ class Setting:
         groups: Process groups.
         flash: Whether attention runs a fused kernel.
         is_fp8: Whether the products of layers run at 8 bit.
+        is_fp4: Whether they run at 4 bit.
+        options: What the stack is asked to do.
         element_bytes: Of an activation or a weight.
         gradient_bytes, optimizer_bytes: Per parameter.
         tp, cp, ep, expert_tp: Degrees, as floats.
@@ -93,7 +111,7 @@ class Setting:
         num_communicators: Process groups of more than one rank.
         residual_bytes: Of the residual stream of the micro-batch on one rank.
         vocab_rows: Rows of the vocabulary matrices on one rank, padded.
-        options: What the software does in its own way.
+        memory: What the software does in its own way.
     """
 
     model: ModelSpec
@@ -103,6 +121,8 @@ class Setting:
     groups: Groups
     flash: bool
     is_fp8: bool | BoolArray
+    is_fp4: bool | BoolArray
+    options: StackOptions
     element_bytes: Number
     gradient_bytes: Number
     optimizer_bytes: Number
@@ -118,7 +138,7 @@ class Setting:
     num_communicators: FloatArray
     residual_bytes: FloatArray
     vocab_rows: FloatArray
-    options: Options
+    memory: MemoryOptions
 
     @staticmethod
     def of(
@@ -130,7 +150,7 @@ class Setting:
         *,
         flash: bool | None = None,
         sequence_parallel: bool = True,
-        options: Options = PLAIN,
+        memory: MemoryOptions = PLAIN,
     ) -> Setting:
         """Derives the arrays.
 
@@ -142,7 +162,7 @@ class Setting:
             job: The job.
             flash: Whether attention runs a fused kernel; by default what Tangram's runtime does on this GPU.
             sequence_parallel: Whether activations between tensor-parallel products are split over tp.
-            options: What the software does in its own way; by default what Tangram's runtime does.
+            memory: What the software does in its own way; by default what Tangram's runtime does.
 
         Raises:
             InputError: The GPU has no arithmetic in the job's precision.
@@ -161,6 +181,8 @@ class Setting:
             hardware=Hardware.of(portion, job.precision),
             groups=groups,
             flash=attention_kernel(portion.island.gpu, job.precision) == FLASH if flash is None else flash,
+            is_fp4=False,
+            options=StackOptions(),
             is_fp8=job.precision is Precision.FP8,
             element_bytes=float(job.precision.element_bytes),
             gradient_bytes=gradient_bytes,
@@ -177,7 +199,7 @@ class Setting:
             num_communicators=_communicators(model, groups),
             residual_bytes=tokens / tp * (model.hidden_size * job.precision.element_bytes),
             vocab_rows=(-(-model.vocab_size // block) * PADDING_MULTIPLE).astype(np.float64),
-            options=options,
+            memory=memory,
         )
 
 

@@ -53,7 +53,9 @@ def part_forward_flop(
     assert part in layer_parts(layer), f"layer {layer_idx} has no {part}"
     if part is Part.CORE:
         attention = layer.attention
-        full = 2 * num_tokens * seq_len * (attention.query_width + attention.value_width)  # scores, values
+        # A window leaves each query so many keys under a causal mask, twice as many in the full square.
+        keys = seq_len if attention.window is None else min(seq_len, 2 * attention.window)
+        full = 2 * num_tokens * keys * (attention.query_width + attention.value_width)  # scores, values
         return full // 2 if causal else full
     return 2 * num_tokens * _weights(layer, hidden, part)
 

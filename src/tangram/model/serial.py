@@ -5,8 +5,8 @@ Equal layers are written once: ``layer_kinds`` lists the kinds, ``layers`` the k
     {"name": "tiny", ..., "layers": [0, 0],
      "layer_kinds": [{"norm": "rmsnorm", "attention": {...}, "feed_forward": {...}}]}
 
-A kind has either ``feed_forward`` or ``moe``; ``attention.latent`` and ``moe.shared`` are written only where
-there are latent vectors and shared experts.
+A kind has either ``feed_forward`` or ``moe``; ``attention.latent``, ``attention.window`` and ``moe.shared``
+are written only where there are latent vectors, a window and shared experts.
 """
 
 from __future__ import annotations
@@ -117,6 +117,8 @@ def _layer_dict(layer: LayerSpec) -> dict[str, object]:
     latent = layer.attention.latent
     if latent is not None:
         attention["latent"] = {key: getattr(latent, key) for key in _LATENT_KEYS}
+    if layer.attention.window is not None:
+        attention["window"] = layer.attention.window
     data: dict[str, object] = {"norm": layer.norm.value, "attention": attention}
     block = layer.feed_forward
     if isinstance(block, FeedForwardSpec):
@@ -138,7 +140,9 @@ def _layer(data: object, where: str) -> LayerSpec:
     if moe_here == dense_here:
         raise InputError("must have either 'feed_forward' or 'moe'", where=where)
     return LayerSpec(
-        attention=_attention(values.section("attention", (*_ATTENTION_KEYS, "latent"), "attention")),
+        attention=_attention(
+            values.section("attention", (*_ATTENTION_KEYS, "latent", "window"), "attention")
+        ),
         feed_forward=_moe(values) if moe_here else _feed_forward(values, "feed_forward"),
         norm=NormKind(values.choice("norm", NormKind)),
     )
@@ -160,6 +164,7 @@ def _attention(values: Fields) -> AttentionSpec:
         out_bias=values.boolean("out_bias"),
         qk_norm=values.boolean("qk_norm"),
         latent=_latent(values, head_dim),
+        window=values.optional_integer("window", limits.MAX_POSITIONS),
     )
 
 

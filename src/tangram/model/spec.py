@@ -59,6 +59,7 @@ class AttentionSpec:
         out_bias: Whether the output projection has a bias.
         qk_norm: Whether queries and keys are normalised per head (two scales of ``head_dim``).
         latent: The latent vectors, or None for ordinary attention.
+        window: Keys that a query looks back at, or None for all of them.
     """
 
     num_heads: int
@@ -68,6 +69,7 @@ class AttentionSpec:
     out_bias: bool = False
     qk_norm: bool = False
     latent: LatentSpec | None = None
+    window: int | None = None
 
     @property
     def query_width(self) -> int:

@@ -44,6 +44,7 @@ class AttentionSection(Section):
     out_bias: bool
     qk_norm: bool
     latent: LatentSection | None = None
+    window: Positive | None = None
 
 
 class FeedForwardSection(Section):

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Mapping
 
-_COUNT = re.compile(r"\d{1,15}(?:\.0+)?")
+_COUNT = re.compile(r"[0-9]{1,15}(?:\.0+)?")
 
 
 class RowError(Exception):

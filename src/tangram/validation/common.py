@@ -24,7 +24,7 @@ from tangram.validation.layers import (
     spread_layers,
     without_ends,
 )
-from tangram.validation.plausible import check_degrees, check_measurement
+from tangram.validation.plausible import check_agreement, check_degrees, check_measurement
 from tangram.validation.run import (
     Attention,
     Degrees,
@@ -37,6 +37,7 @@ from tangram.validation.run import (
     Run,
     Saving,
     Software,
+    Tuning,
 )
 from tangram.validation.settings import HostSettings, Settings
 from tangram.validation.shapes import row_model
@@ -52,6 +53,7 @@ def build_run(
     origin: Origin,
     *,
     flags: tuple[str, ...] = (),
+    filled: tuple[str, ...] = (),
     not_in_key: frozenset[str] = frozenset(),
     hosts: Mapping[str, HostSettings] | None = None,
 ) -> Run:
@@ -63,6 +65,7 @@ def build_run(
         own: The settings that the row itself states.
         origin: Where it stands.
         flags: Options that the source lists and no setting holds; part of the configuration.
+        filled: Columns that were filled from what is known of the source.
         not_in_key: Fields that do not tell configurations apart (see :mod:`tangram.validation.keys`).
         hosts: What is known of the nodes of a mixed row, by the name of their part.
 
@@ -87,6 +90,8 @@ def build_run(
         numbers=numbers,
         saving=_saving(cells, settings),
         software=_software(settings, degrees, flags),
+        tuning=settings.tuning or Tuning.PRETRAIN,
+        filled=filled,
         measured=_measured(cells, settings),
     )
     check_degrees(run, cells.count("n_gpus"))
@@ -105,7 +110,20 @@ def _degrees(cells: Cells, settings: Settings) -> Degrees:
     shard_ranks = settings.shard_ranks
     if "hsdp" in cells.text("zero_or_fsdp").lower():
         shard_ranks = shard_ranks or settings.gpus_per_node
-    return Degrees(dp, tp, pp, cp, ep, vpp, expert_tp, zero, fsdp, shard_ranks, settings.chunk_group)
+    return Degrees(
+        dp,
+        tp,
+        pp,
+        cp,
+        ep,
+        vpp,
+        expert_tp,
+        zero,
+        fsdp,
+        shard_ranks,
+        settings.experts_per_rank,
+        settings.chunk_group,
+    )
 
 
 def _numbers(cells: Cells, settings: Settings, parts: tuple[GpuSpec, ...]) -> Numbers:
@@ -181,6 +199,7 @@ def _software(settings: Settings, degrees: Degrees, flags: tuple[str, ...]) -> S
         relu=settings.relu,
         overlap_gradients=settings.overlap_gradients,
         overlap_parameters=settings.overlap_parameters,
+        environment=settings.environment,
         method=settings.method,
         flags=flags,
     )
@@ -198,12 +217,15 @@ def _measured(cells: Cells, settings: Settings) -> Measured:
 
 
 def _with_time(run: Run, cells: Cells) -> Run:
-    """Takes the time from the throughput where only that is there."""
+    """Takes the time from the throughput where only that is there, and compares them where both are."""
     rate = cells.optional_number("tokens_per_s_per_gpu")
-    if run.measured.iter_s is not None or rate is None:
+    if rate is None:
         return run
     iter_s = run.global_batch * run.seq_len / (rate * run.num_gpus)
-    return replace(run, measured=replace(run.measured, iter_s=iter_s))
+    if run.measured.iter_s is None:
+        return replace(run, measured=replace(run.measured, iter_s=iter_s))
+    check_agreement(run.measured.iter_s, iter_s, cells.name("iter_s"))
+    return run
 
 
 def _or(value: int | None, default: int) -> int:

@@ -19,7 +19,7 @@ MIXED = "mixed"
 """A gpu cell that starts so lists different parts: ``mixed: 12xV100-16GB + 4xT4``."""
 
 _BYTES_PER_S_PER_GBIT = 125e6
-_COUNTED = re.compile(r"(\d+)\s*x\s*(\S+)")
+_COUNTED = re.compile(r"([0-9]{1,7})\s*x\s*([^\s+,]+)")
 _GROUP_COUNT = re.compile(r"x\d+$")
 
 
@@ -98,10 +98,12 @@ def _placement(cells: Cells, degrees: Degrees) -> list[list[str]]:
 
 
 def _in_order(cells: Cells, name: str, degrees: Degrees) -> list[list[str]]:
-    parts = [part for count, part in _COUNTED.findall(name) for _ in range(int(count))]
-    if len(parts) != degrees.num_gpus:
-        message = f"{name!r} lists {len(parts)} GPUs, the degrees use {degrees.num_gpus}"
+    listed = [(int(count), part) for count, part in _COUNTED.findall(name)]
+    total = sum(count for count, _ in listed)
+    if total != degrees.num_gpus:
+        message = f"{name!r} lists {total} GPUs, the degrees use {degrees.num_gpus}"
         raise RowError("impossible", message, column=cells.name("gpu"))
+    parts = [part for count, part in listed for _ in range(count)]
     width = degrees.tp * degrees.cp
     groups = [parts[i : i + width] for i in range(0, len(parts), width)]
     if any(len(set(group)) > 1 for group in groups):

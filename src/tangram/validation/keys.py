@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 from tangram.model.serial import fingerprint
 from tangram.validation.run import Run
@@ -23,15 +24,24 @@ def configuration_key(run: Run, without: frozenset[str] = frozenset()) -> str:
         ],
         "network": [[(h.link_bytes_per_s, h.nic_bytes_per_s) for h in row] for row in run.hardware.hosts],
         "model": (fingerprint(run.model), run.mtp_layers),
+        "tuning": run.tuning.value,
         "batch": (run.seq_len, run.global_batch, run.micro_batch),
-        "degrees": (degrees.dp, degrees.tp, degrees.pp, degrees.cp, degrees.ep, degrees.expert_tp),
+        "degrees": (
+            degrees.dp,
+            degrees.tp,
+            degrees.pp,
+            degrees.cp,
+            degrees.ep,
+            degrees.expert_tp,
+            degrees.experts_per_rank,
+        ),
         "vpp": (degrees.vpp, degrees.chunk_group),
         "layers": () if "vpp" in without else run.layers_per_stage,
         "zero": (degrees.zero, degrees.fsdp, degrees.shard_ranks),
         "numbers": repr(run.numbers),
         "saving": repr(run.saving),
         "method": run.software.method,
-        "software": repr(run.software),
+        "software": repr(replace(run.software, environment=None)),
     }
     text = repr([(name, value) for name, value in parts.items() if name not in without])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

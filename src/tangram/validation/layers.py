@@ -20,6 +20,8 @@ def spread_layers(num_layers: int, pp: int, vpp: int) -> tuple[int, ...]:
     >>> spread_layers(80, 4, 5), spread_layers(126, 8, 8), spread_layers(61, 4, 1)
     ((20, 20, 20, 20), (15, 16, 16, 16, 16, 16, 16, 15), (15, 16, 16, 14))
     """
+    if pp > num_layers + 2:
+        raise RowError("impossible", f"{num_layers} layers are too few for {pp} stages", column="pp")
     if num_layers % (pp * vpp) == 0 or pp == 1:
         return (num_layers // pp,) * pp
     share, rest = divmod(num_layers + 2, pp)

@@ -133,7 +133,13 @@ SAILOR = Layout(
 GALVATRON = Layout(
     "galvatron",
     frozenset({"method", "parallelism", "microbatches", "iter_time_ms"}),
-    names={"n_gpus": "gpus", "n_layers": "layers", "iter_s": "iter_time_ms", "note": "notes"},
+    names={
+        "n_gpus": "gpus",
+        "n_layers": "layers",
+        "iter_s": "iter_time_ms",
+        "note": "notes",
+        "placed_by": "method",
+    },
     factors={"iter_s": 1e-3},
     derive=_galvatron_columns,
 )

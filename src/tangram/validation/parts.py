@@ -46,9 +46,9 @@ def _part(entry: dict[str, Any]) -> GpuSpec:
         peak_flop_per_s=peak,
         achieved_flop_per_s={name: rate * fractions[name.value] for name, rate in peak.items()},
         achieved_basis="estimated",
-        link_bytes_per_s=0.0,
+        link_bytes_per_s=float(entry.get("link_gb_per_s", 0)) * GB,
         pcie_bytes_per_s=float(entry["pcie_gb_per_s"]) * GB,
-        attention_kernel="unfused",
+        attention_kernel=entry["attention_kernel"],
         gpus_per_node=entry["gpus_per_node"],
         source=entry["source"],
     )

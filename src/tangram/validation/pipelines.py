@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from tangram.cluster.spec import GpuSpec
 from tangram.cost import memory
+from tangram.cost.atoms import STEP_COMPONENTS
 from tangram.cost.batch import BatchCosts, BatchStage, StageBatch
 from tangram.cost.constants import Constants, family_shelf
 from tangram.cost.types import FloatArray, IntArray, Number
@@ -127,11 +129,14 @@ class Predictions:
         iter_s: Time of one step.
         peak_bytes: Peak memory, as the row counts it (whose peak, and the device's or the allocator's).
         upper_peak_bytes: What fewer than 1 run of 50 exceeds.
+        components: Parts of the time: those of the stage that sets the pace, over all micro-batches and its
+            step end, and ``fill``, all that is not that stage's.
     """
 
     iter_s: FloatArray
     peak_bytes: FloatArray
     upper_peak_bytes: FloatArray
+    components: dict[str, FloatArray]
 
 
 def predict_batch(batch: RunBatch, constants: Constants) -> Predictions:
@@ -142,9 +147,11 @@ def predict_batch(batch: RunBatch, constants: Constants) -> Predictions:
         constants: One number per constant, or one per column of the batch.
     """
     costs = batch.stages.costs(constants)
+    seconds = iteration_s(batch, costs, constants)
     ratio = np.maximum.reduceat(batch.slowest(costs.upper_ratio), batch.first_position)
     upper = memory.upper_bytes(peak_bytes(batch, costs, doubtful=True), ratio)
-    return Predictions(iteration_s(batch, costs, constants), peak_bytes(batch, costs), upper)
+    peaks = peak_bytes(batch, costs)
+    return Predictions(seconds, peaks, upper, _components(batch, costs, seconds))
 
 
 def iteration_s(batch: RunBatch, costs: BatchCosts, constants: Constants) -> FloatArray:
@@ -199,6 +206,21 @@ def peak_bytes(batch: RunBatch, costs: BatchCosts, *, doubtful: bool = False) ->
         [peaks[first], peaks[last]],
         np.maximum.reduceat(peaks, first),
     )
+
+
+def _components(batch: RunBatch, costs: BatchCosts, iter_s: FloatArray) -> dict[str, FloatArray]:
+    time_s, bounds = costs.time_s, [*batch.first_position, len(batch.first_place)]
+    places = [*batch.first_place, len(batch.column)]
+    pace = []
+    for first, last in pairwise(bounds):
+        columns = batch.column[places[first] : places[last]]
+        pace.append(int(columns[np.argmax(time_s[columns])]))
+    parts = {}
+    for name, seconds in costs.components.items():
+        times = 1.0 if name in STEP_COMPONENTS else batch.num_micro_batches
+        parts[name] = seconds[pace] * times
+    parts["fill"] = iter_s - sum(parts.values())
+    return parts
 
 
 def _transfer_s(batch: RunBatch, constants: Constants) -> FloatArray:

@@ -97,8 +97,9 @@ def _read_row(layout: Layout, row: dict[str, str], file: str, line: int) -> RowR
         common = layout.renamed(row)
         resolved = resolve(common, file)
         origin = Origin(file, line, resolved.source, resolved.row.get("gpu", origin.gpu))
-        resolved = resolve(common | dict(layout.derived(row)), file)
-        origin = Origin(file, line, resolved.source, resolved.row.get("gpu", ""))
+        if layout.derive is not None:
+            resolved = resolve(common | dict(layout.derived(row)), file)
+            origin = Origin(file, line, resolved.source, resolved.row.get("gpu", ""))
         if resolved.rule is not None:
             raise RowError(resolved.rule.name, resolved.rule.sentence)
         run = build_run(
@@ -107,6 +108,7 @@ def _read_row(layout: Layout, row: dict[str, str], file: str, line: int) -> RowR
             resolved.own,
             origin,
             flags=resolved.flags,
+            filled=resolved.filled,
             not_in_key=resolved.not_in_key,
             hosts=resolved.hosts,
         )

@@ -41,6 +41,14 @@ class Attention(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Tuning(StrEnum):
+    """What is trained: everything on full samples, everything on packed short ones, or adapters only."""
+
+    PRETRAIN = "pretrain"
+    SFT = "sft"
+    LORA = "lora"
+
+
 class MemoryKind(StrEnum):
     """What a memory figure counts: the allocator's peak, or all that the device has in use."""
 
@@ -135,6 +143,8 @@ class Degrees:
         fsdp: Whether the sharding is done layer by layer by an FSDP.
         shard_ranks: Ranks that share one copy of the sharded states, when fewer than dp x cp (HSDP, or
             several instances of a distributed optimizer).
+        experts_per_rank: Whole experts that a rank of the ep group works on at a time, where experts are
+            replicated in the group; None where each has one place in it.
         chunk_group: Micro-batches that a chunk of an interleaved schedule takes in a row; pp where None.
     """
 
@@ -148,6 +158,7 @@ class Degrees:
     zero: int
     fsdp: bool
     shard_ranks: int | None = None
+    experts_per_rank: int | None = None
     chunk_group: int | None = None
 
     @property
@@ -224,6 +235,7 @@ class Software:
         relu: Whether backward needs the output of the activation function only.
         overlap_gradients: Whether gradients are reduced beside the backward pass.
         overlap_parameters: Whether parameters are gathered beside the forward pass.
+        environment: Version of the stack, as the source calls it; no part of the configuration's key.
         method: Name of a training method that places experts its own way, or None.
         flags: Further options that the source lists, as it writes them.
     """
@@ -244,6 +256,7 @@ class Software:
     relu: bool | None = None
     overlap_gradients: bool | None = None
     overlap_parameters: bool | None = None
+    environment: str | None = None
     method: str | None = None
     flags: tuple[str, ...] = ()
 
@@ -287,6 +300,8 @@ class Run:
         numbers: Precision and storage.
         saving: Recomputation and offload.
         software: The stack and its options.
+        tuning: What is trained.
+        filled: Columns that the row leaves empty and that were filled from what is known of its source.
         measured: Time and memory.
     """
 
@@ -303,6 +318,8 @@ class Run:
     numbers: Numbers
     saving: Saving
     software: Software
+    tuning: Tuning
+    filled: tuple[str, ...]
     measured: Measured
 
     @property
@@ -329,7 +346,8 @@ class Run:
         """Counts the model FLOP of one step: forward and backward without recomputation.
 
         A layer for multi-token prediction counts as a layer with a projection of 2 h x h before it and a pass
-        through the head behind it (DeepSeek-V3, arXiv 2412.19437, section 2.2).
+        through the head behind it (DeepSeek-V3, arXiv 2412.19437, section 2.2). With a frozen base the
+        backward pass has no products for weights; the adapters' own are not counted.
 
         Args:
             causal: Count only the half of the attention square that a causal mask leaves.
@@ -338,4 +356,5 @@ class Run:
         deeper = replace(model, layers=model.layers + model.layers[-1:] * extra) if extra else model
         ends = extra * 6 * model.hidden_size * (model.vocab_size + 2 * model.hidden_size)
         tokens = float(self.global_batch) * self.seq_len
+        tokens *= 2 / 3 if self.tuning is Tuning.LORA else 1.0
         return tokens * float(model_flop_per_token(deeper, self.seq_len, causal=causal) + ends)

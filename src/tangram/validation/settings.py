@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from tangram.model.spec import NormKind, PositionKind
-from tangram.validation.run import Attention, MemoryKind, MemoryRanks
+from tangram.validation.run import Attention, MemoryKind, MemoryRanks, Tuning
 
 
 class Latent(BaseModel):
@@ -51,6 +51,7 @@ class Settings(HostSettings):
         stack: Name of the software stack.
         attention: Kind of the attention core.
         sequence_parallel: Activations between tensor-parallel regions split over tp; else on when tp > 1.
+        environment: Version of the stack, as the source calls it.
         dispatcher: How tokens reach experts.
         overlap_ep: The exchange of tokens runs beside compute.
         balanced_experts: Tokens are spread evenly over experts by force.
@@ -70,6 +71,7 @@ class Settings(HostSettings):
         master_bytes: Per parameter, master weights.
         moment_bytes: Per parameter, both moments.
         expert_tp: Tensor parallelism of the experts.
+        experts_per_rank: Whole experts that a rank works on at a time, where experts are replicated.
         shard_ranks: Ranks that share one copy of the sharded states.
         optimizer_offload: Optimizer on the host.
         parameter_offload: Weights on the host.
@@ -80,6 +82,7 @@ class Settings(HostSettings):
         memory_ranks: Whose memory it is.
         scores_time: The times can be trusted.
         scores_memory: The memory figures can be trusted.
+        tuning: What is trained.
         head_dim: Width of an attention head; else hidden size / heads.
         gated: The feed-forward block has a gate; else it has one unless its width is four hidden sizes.
         biases: All projections have biases; else they have where the block has no gate.
@@ -97,6 +100,8 @@ class Settings(HostSettings):
         mtp_layers: Layers for multi-token prediction.
         vocab_multiple: The vocabulary is padded to a multiple of this times tp before it is split.
         dropout: Whether there is dropout, whose masks are kept.
+        window: Keys that a query looks back at in layers with a window.
+        window_every: Every how manyth layer has none; else all layers have the window.
         relu: The activation function is one whose output is all that backward needs.
         pseudo_before: Pieces that the pipeline counts in front of the first layer (``pseudo_...`` columns).
         pseudo_after: Pieces that it counts behind the last layer.
@@ -105,6 +110,7 @@ class Settings(HostSettings):
     stack: str | None = Field(default=None, min_length=1, max_length=100)
     attention: Attention | None = None
     sequence_parallel: bool | None = None
+    environment: str | None = Field(default=None, min_length=1, max_length=100)
     dispatcher: str | None = Field(default=None, min_length=1, max_length=100)
     overlap_ep: bool | None = None
     balanced_experts: bool | None = None
@@ -124,6 +130,7 @@ class Settings(HostSettings):
     master_bytes: int | None = Field(default=None, ge=0, le=16)
     moment_bytes: int | None = Field(default=None, ge=0, le=64)
     expert_tp: int | None = Field(default=None, ge=1, le=1_000_000)
+    experts_per_rank: int | None = Field(default=None, ge=1, le=1_000_000)
     shard_ranks: int | None = Field(default=None, ge=1, le=1_000_000)
     optimizer_offload: bool | None = None
     parameter_offload: bool | None = None
@@ -134,6 +141,7 @@ class Settings(HostSettings):
     memory_ranks: MemoryRanks | None = None
     scores_time: bool | None = None
     scores_memory: bool | None = None
+    tuning: Tuning | None = None
     head_dim: int | None = Field(default=None, ge=1, le=1 << 20)
     gated: bool | None = None
     biases: bool | None = None
@@ -151,6 +159,8 @@ class Settings(HostSettings):
     mtp_layers: int | None = Field(default=None, ge=0, le=100)
     vocab_multiple: int | None = Field(default=None, ge=1, le=1 << 20)
     dropout: bool | None = None
+    window: int | None = Field(default=None, ge=1, le=1_000_000_000)
+    window_every: int | None = Field(default=None, ge=1, le=10_000)
     relu: bool | None = None
     pseudo_before: int | None = Field(default=None, ge=0, le=100)
     pseudo_after: int | None = Field(default=None, ge=0, le=100)

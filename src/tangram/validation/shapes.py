@@ -7,6 +7,8 @@ RMSNorm, rotary positions). Experts are gated by the same rule applied to their 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tangram.model import fields as limits
 from tangram.model.spec import (
     AttentionSpec,
@@ -46,23 +48,29 @@ def row_model(cells: Cells, settings: Settings) -> ModelSpec:
     attention = _attention(cells, settings, hidden, biases)
     num_experts = cells.optional_count("experts")
     dense = FeedForwardSpec(settings.dense_width or width, gated, biases)
-    layers = [LayerSpec(attention, dense, norm)] * num_layers
+    experts: MoeSpec | None = None
     if num_experts is not None and num_experts > 1:
         top_k = cells.count("top_k")
         if top_k > num_experts:
             raise RowError("impossible", f"{top_k} is more than {num_experts} experts", column="top_k")
         shared = FeedForwardSpec(settings.shared_width, gated, biases) if settings.shared_width else None
         expert = FeedForwardSpec(settings.expert_width or width, gated, biases)
-        moe = MoeSpec(num_experts, top_k, expert, shared)
-        layers = [
-            LayerSpec(attention, moe if _has_experts(i, settings) else dense, norm) for i in range(num_layers)
-        ]
+        experts = MoeSpec(num_experts, top_k, expert, shared)
+    kinds = {  # equal layers are one object
+        (windowed, routed): LayerSpec(
+            attention if windowed else replace(attention, window=None),
+            experts if routed and experts is not None else dense,
+            norm,
+        )
+        for windowed in (False, True)
+        for routed in (False, True)
+    }
     return ModelSpec(
         name=cells.text("model") or "unnamed",
         family="row",
         hidden_size=hidden,
         vocab_size=_vocab(cells, settings),
-        layers=tuple(layers),
+        layers=tuple(kinds[_has_window(i, settings), _has_experts(i, settings)] for i in range(num_layers)),
         norm=norm,
         position=position,
         max_positions=cells.count("seq_len"),
@@ -80,6 +88,11 @@ def _vocab(cells: Cells, settings: Settings) -> int:
 def _has_experts(idx: int, settings: Settings) -> bool:
     every = settings.moe_every or 1
     return idx >= (settings.dense_layers or 0) and idx % every == every - 1
+
+
+def _has_window(idx: int, settings: Settings) -> bool:
+    every = settings.window_every
+    return every is None or idx % every != every - 1
 
 
 def _attention(cells: Cells, settings: Settings, hidden: int, biases: bool) -> AttentionSpec:
@@ -100,6 +113,7 @@ def _attention(cells: Cells, settings: Settings, hidden: int, biases: bool) -> A
         qkv_bias=settings.qkv_bias if settings.qkv_bias is not None else biases,
         out_bias=biases,
         qk_norm=bool(settings.qk_norm),
+        window=settings.window,
     )
 
 

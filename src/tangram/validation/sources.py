@@ -122,6 +122,7 @@ class Resolved:
         settings: All settings.
         own: The settings that the row itself states.
         flags: Further options, sorted.
+        filled: Columns whose cell was empty, sorted.
         not_in_key: Fields that do not tell its configurations apart.
         hosts: The source's nodes, by the name that mixed rows have for their part.
         alternatives: Whether ranking is scored.
@@ -133,6 +134,7 @@ class Resolved:
     settings: Settings
     own: Settings
     flags: tuple[str, ...]
+    filled: tuple[str, ...]
     not_in_key: frozenset[str]
     hosts: Mapping[str, HostSettings]
     alternatives: bool
@@ -169,6 +171,9 @@ def resolve(row: Mapping[str, str], file: str) -> Resolved:
         settings=settings,
         own=own,
         flags=tuple(sorted(flags)),
+        filled=tuple(
+            sorted(column for column, text in filled.items() if text and not row.get(column, "").strip())
+        ),
         not_in_key=source.not_in_key,
         hosts=source.hosts,
         alternatives=source.alternatives,

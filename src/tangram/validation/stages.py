@@ -8,20 +8,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from math import gcd
 
 import numpy as np
 
 from tangram.cluster.catalog import gpu_link
 from tangram.cluster.spec import GpuSpec, Island, Node, Portion
 from tangram.cost.batch import BatchStage
-from tangram.cost.options import Options
-from tangram.cost.setting import Setting
+from tangram.cost.memory_options import MemoryOptions
+from tangram.cost.setting import Setting, StackOptions
 from tangram.cost.types import StageConfig, StageConfigs
 from tangram.job import Job, Precision, Recompute
 from tangram.model.atoms import cut_atoms
 from tangram.model.spec import ModelSpec
-from tangram.validation.run import Attention, Fp8, Host, Run
+from tangram.validation.run import Attention, Fp8, Host, Run, Tuning
+
+FP4_OVER_FP8 = {"B300-SXM": 3.0, "GB300": 3.0}
+"""Dense 4-bit over 8-bit rate by the data sheets; 2 for the other parts that have it."""
+
+_FUSED_DISPATCHERS = ("deepep", "hybridep")
 
 INTRA_LATENCY_S, INTER_LATENCY_S = 5e-6, 10e-6
 """Of one message, where no row says; the defaults of cluster files."""
@@ -64,7 +68,9 @@ def stages_of(run: Run) -> RunStages:
                     BatchStage(
                         _setting(run, model, host),
                         atoms[start:stop],
-                        run.saving.recompute is Recompute.FULL,
+                        recomputed=run.saving.recompute is Recompute.FULL,
+                        adapters_only=run.tuning is Tuning.LORA,
+                        packed=run.tuning is not Tuning.PRETRAIN,
                     )
                 )
             positions.append(known[key])
@@ -77,16 +83,19 @@ def portion_of(run: Run, host: Host) -> Portion:
     larger.
     """
     gpus = run.degrees.dp * run.degrees.cp * run.degrees.tp
-    per_node = gcd(gpus, host.gpus_per_node)
+    domain = max(host.gpus_per_node, host.link_domain)
+    per_node = _largest_divisor(gpus, domain)
+    # A domain of several nodes has the NICs of all of them.
+    nic_bytes_per_s = host.nic_bytes_per_s * domain / host.gpus_per_node
     link = gpu_link(host.gpu)
     node = Node(
         name="node",
         gpu=host.gpu,
-        num_gpus=host.gpus_per_node,
+        num_gpus=domain,
         intra_bandwidth_bytes_per_s=host.link_bytes_per_s,
         intra_latency_s=INTRA_LATENCY_S,
         intra_kind="pcie" if link is None else link.kind,
-        nic_bandwidth_bytes_per_s=host.nic_bytes_per_s,
+        nic_bandwidth_bytes_per_s=nic_bytes_per_s,
         host="node",
         group="node",
     )
@@ -94,14 +103,18 @@ def portion_of(run: Run, host: Host) -> Portion:
         name=host.gpu.name,
         nodes=(node,) * (gpus // per_node),
         gpu=host.gpu,
-        gpus_per_node=host.gpus_per_node,
+        gpus_per_node=domain,
         intra_bandwidth_bytes_per_s=host.link_bytes_per_s,
         intra_latency_s=INTRA_LATENCY_S,
-        inter_bandwidth_bytes_per_s=host.nic_bytes_per_s,
+        inter_bandwidth_bytes_per_s=nic_bytes_per_s,
         inter_latency_s=INTER_LATENCY_S,
-        nic_bandwidth_bytes_per_s=host.nic_bytes_per_s,
+        nic_bandwidth_bytes_per_s=nic_bytes_per_s,
     )
     return Portion(island, gpus // per_node, per_node)
+
+
+def _largest_divisor(count: int, most: int) -> int:
+    return max(d for d in range(1, most + 1) if count % d == 0)
 
 
 def _with_mtp(run: Run) -> ModelSpec:
@@ -122,12 +135,12 @@ def _bounds(run: Run, model: ModelSpec) -> list[tuple[int, int]]:
     return list(pairwise(cuts))
 
 
-def _options(run: Run) -> Options:
+def _memory_options(run: Run) -> MemoryOptions:
     """What a row or its source says of the software; what nobody says is as in Tangram's own runtime."""
     software, modules = run.software, run.saving.modules
     selective = run.saving.recompute is Recompute.SELECTIVE
     fused = 2.0 if software.cross_entropy_fusion else 1.0
-    return Options(
+    return MemoryOptions(
         attention_stated=software.attention is not Attention.UNKNOWN,
         dropout=software.dropout,
         relu=bool(software.relu),
@@ -169,8 +182,17 @@ def _setting(run: Run, model: ModelSpec, host: Host) -> Setting:
         job,
         flash=flash,
         sequence_parallel=software.sequence_parallel,
-        options=_options(run),
+        memory=_memory_options(run),
     )
+    options = StackOptions(
+        cuda_graphs=software.cuda_graphs is True,
+        overlap_experts=software.overlap_ep is True,
+        fused_dispatch=software.dispatcher in _FUSED_DISPATCHERS,
+    )
+    setting = replace(setting, options=options)
+    if numbers.fp8 is Fp8.NVFP4:
+        rate = FP4_OVER_FP8.get(host.gpu.name, 2.0) * setting.hardware.achieved_flop_per_s
+        setting = replace(setting, is_fp4=True, hardware=replace(setting.hardware, achieved_flop_per_s=rate))
     kept = setting.optimizer_bytes + numbers.gradient_copy_bytes
     setting = replace(setting, optimizer_bytes=kept)
     if degrees.shard_ranks is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class MemoryOptions:
     """Choices of software.
 
     Attributes:
@@ -46,5 +46,5 @@ class Options:
     balanced_experts: bool = False
 
 
-PLAIN = Options()
+PLAIN = MemoryOptions()
 """What Tangram's own runtime does."""

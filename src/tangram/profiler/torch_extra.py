@@ -1,0 +1,29 @@
+"""Whether torch is there: it comes with the extra ``train``, and only ``tangram profile`` needs it."""
+
+from __future__ import annotations
+
+from tangram.errors import InputError
+
+INSTALL = "pip install 'tangram-llm[train]'"
+OLDEST = (2, 5)
+"""scaled_dot_product_attention has ``enable_gqa`` from 2.5 on."""
+
+
+def require_torch() -> None:
+    """Makes sure that torch can be imported, and is new enough.
+
+    Raises:
+        InputError: It is missing, broken or too old.
+    """
+    try:
+        import torch
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "torch"
+        what = "is not installed" if missing else f"cannot be imported: {error}"
+        raise InputError(f"PyTorch {what}", where="tangram profile", hint=INSTALL) from None
+    numbers = tuple(int(word) for word in torch.__version__.split(".")[:2])
+    if numbers < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise InputError(
+            f"PyTorch {torch.__version__} is older than {oldest}", where="tangram profile", hint=INSTALL
+        )

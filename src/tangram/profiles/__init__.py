@@ -1,0 +1,1 @@
+"""Measured times of layers and collectives: the store, the readers of other tools' files, and the lookup."""
