@@ -51,13 +51,15 @@ def calibrate(
     num_splits: int,
     progress: Callable[[str], None],
 ) -> Scores | None:
-    """Fits what earns its place and scores it in every way; None without a run that has the figure.
+    """Fits what earns its place and scores it in every way; None without a run of equal GPUs that has the
+    figure.
 
     Raises:
         InputError: scipy is missing.
     """
     known = np.isfinite(measured(runs, target))
-    able = [run for run, has in zip(runs, known, strict=True) if has]
+    # Runs on unequal GPUs are for testing: what is fitted to equal ones has to hold there too.
+    able = [run for run, has in zip(runs, known, strict=True) if has and not run.is_mixed]
     if not able:
         return None
     slots = [slot for slot in candidates(able, target) if slot.shelf in shelves]
