@@ -56,10 +56,12 @@ def test_the_constants_state_their_errors_truly(by_family: dict[str, list[Run]])
         assert stated[family]["worst_error_frac"] == pytest.approx(off.max(), abs=0.005)
 
 
-def test_allocated_memory_is_within_10_per_cent(by_family: dict[str, list[Run]]) -> None:
+def test_allocated_memory_is_safe_and_within_12_per_cent(by_family: dict[str, list[Run]]) -> None:
+    """Megatron's losses in place take less than those of Tangram's own runtime, which are counted here."""
     off = [run.allocated_gib() / float(run.row["peak_mem_GiB"]) - 1 for run in by_family["blackwell"]]
     assert len(off) == 19
-    assert max(map(abs, off)) < 0.10
+    assert min(off) > -0.005
+    assert max(off) < 0.12
     assert abs(np.median(off)) < 0.03
 
 

@@ -117,11 +117,12 @@ class StageBatch:
         for name, seconds in tied.step._asdict().items():
             parts[name] = parts[name] - self.is_tied * seconds
         kept = (counts - again) * values["stored_bytes"] + again * values["recomputed_stored_bytes"]
-        workspace = np.where(counts > 0, values["workspace_bytes"], 0.0)
-        # When the embedding's gradient is there, its micro-batch has nothing else left.
-        workspace[EMBEDDING] -= kept[HEAD + 1 :].sum(axis=0)
-        present = workspace.max(axis=0)
         rerun = np.where(again > 0, values["recompute_workspace_bytes"], 0.0).max(axis=0)
+        transient = np.where(counts > 0, values["workspace_bytes"], 0.0)
+        workspace = np.maximum(transient.max(axis=0), rerun)
+        # When the embedding's gradient is there, its micro-batch has nothing else left.
+        transient[EMBEDDING] -= kept[HEAD + 1 :].sum(axis=0)
+        late = workspace - np.maximum(transient.max(axis=0), rerun)
         library = self.placeholders + memory.reduce_buffer_bytes(setting, rates, self.params)
         step = (counts * values["step_s"]).sum(axis=0) - self.is_tied * tied.step.sum()
         return BatchCosts(
@@ -134,7 +135,8 @@ class StageBatch:
             layer_activation_bytes=kept[HEAD + 1 :].sum(axis=0),
             end_activation_bytes=kept[: HEAD + 1].sum(axis=0),
             doubtful_bytes=((counts - again) * self.work.table[work.DOUBTFUL]).sum(axis=0),
-            workspace_bytes=np.maximum(present, rerun),
+            workspace_bytes=workspace,
+            late_bytes=late,
             library_bytes=library + memory.workspace_bytes(setting, rates),
             reserve_bytes=library + memory.reserve_bytes(setting, rates),
             upper_ratio=np.broadcast_to(rates.stack.upper_memory_ratio, len(self)),
@@ -150,6 +152,8 @@ class BatchCosts:
         forward_s, backward_s: Per micro-batch; ``backward_s`` includes recomputation.
         step_s: Once per step.
         weight_bytes, gradient_bytes, optimizer_bytes, workspace_bytes, reserve_bytes: Memory.
+        late_bytes: The part of ``workspace_bytes`` that is taken only once a micro-batch's activations are
+            gone; the planner counts it all the same.
         library_bytes: The part of ``reserve_bytes`` that the framework's allocator counts.
         upper_ratio: By what a peak is multiplied to get its upper estimate.
         layer_activation_bytes, end_activation_bytes: Per micro-batch in flight, of the layers and of the ends
@@ -169,6 +173,7 @@ class BatchCosts:
     doubtful_bytes: FloatArray
     workspace_bytes: FloatArray
     reserve_bytes: FloatArray
+    late_bytes: FloatArray
     library_bytes: FloatArray
     upper_ratio: FloatArray
     components: dict[str, FloatArray]

@@ -29,6 +29,8 @@ class MemoryOptions:
         fused_accumulation: Whether weight gradients are added to the accumulated ones by the product that
             makes them; frameworks then keep a placeholder of each shape.
         further_gradient_bytes: Per parameter, another copy of the gradients, sharded like them.
+        weighs_outputs: Whether the router's probabilities weight the outputs of experts, which are kept for
+            that; else it is the activations, as in Megatron-Core since 0.12.
         balanced_experts: Whether tokens are spread evenly over experts by force.
     """
 
@@ -43,6 +45,7 @@ class MemoryOptions:
     grouped_products: bool = False
     fused_accumulation: bool = False
     further_gradient_bytes: float = 0.0
+    weighs_outputs: bool = True
     balanced_experts: bool = False
 
 

@@ -52,7 +52,7 @@ def fill_moe(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
         table[work.EP_CALLS + back] = table[work.EXPERT_TP_CALLS + back] = 2
         table[work.EP_BYTES + back] = 2 * routed_bytes
         table[work.EXPERT_TP_BYTES + back] = 2 * gathered_bytes
-    _fill_kept(setting, layer, moe, (worked_bytes, up_bytes, act_bytes), table)
+    _fill_kept(setting, layer, moe, (worked_bytes, routed_bytes, up_bytes, act_bytes), table)
     if moe.shared is not None:
         _fill_shared(setting, moe.shared, table)
     table[work.EXPERT_TRANSIENT] = 2 * (worked_bytes + routed_bytes) + up_bytes + act_bytes
@@ -62,26 +62,25 @@ def _fill_kept(
     setting: Setting,
     layer: LayerSpec,
     moe: MoeSpec,
-    num_bytes: tuple[FloatArray, FloatArray, FloatArray],
+    num_bytes: tuple[FloatArray, FloatArray, FloatArray, FloatArray],
     table: FloatArray,
 ) -> None:
-    """Norm input and output, router; expert inputs, up outputs, and activations.
-
-    Activations are weighted by the router's probabilities before the second product (Megatron-Core since
-    0.12), so that outputs need not be kept; a gated activation does it in the same kernel, another keeps
-    both.
+    """Norm input and output, router; expert inputs, up outputs and activations; and what is weighted by the
+    router's probabilities: outputs, or activations, which are then kept twice unless a kernel of a gated one
+    does both.
     """
     hidden, again = setting.model.hidden_size, setting.memory.recomputed
-    worked_bytes, up_bytes, act_bytes = num_bytes
+    worked_bytes, routed_bytes, up_bytes, act_bytes = num_bytes
     residual_bytes = setting.shard_tokens * (hidden * setting.element_bytes)
     mask_bytes = setting.shard_tokens * (hidden * dropout_mask_bytes(setting, layer))
     router_bytes = setting.shard_tokens * (ROUTER_BYTES * moe.num_experts)
-    copies = 0 if "moe_act" in again else 1 if moe.expert.gated else 2
+    outside = setting.memory.weighs_outputs
+    copies = 0 if "moe_act" in again else 1 if moe.expert.gated or outside else 2
     table[work.INPUT] = residual_bytes
     table[work.STORED] = mask_bytes + residual_bytes
     if "moe" not in again:
         table[work.STORED] += norm_bytes(setting, residual_bytes) - residual_bytes + router_bytes
-        table[work.EXPERT_STORED] = worked_bytes + up_bytes + copies * act_bytes
+        table[work.EXPERT_STORED] = worked_bytes + up_bytes + copies * act_bytes + outside * routed_bytes
 
 
 def _fill_shared(setting: Setting, shared: FeedForwardSpec, table: FloatArray) -> None:

@@ -195,6 +195,7 @@ def _software(settings: Settings, degrees: Degrees, flags: tuple[str, ...]) -> S
         deterministic=settings.deterministic,
         grouped_products=settings.grouped_products,
         fused_accumulation=settings.fused_accumulation,
+        weighs_outputs=settings.weighs_outputs,
         dropout=settings.dropout,
         relu=settings.relu,
         overlap_gradients=settings.overlap_gradients,

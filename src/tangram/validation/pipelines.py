@@ -191,6 +191,7 @@ def peak_bytes(batch: RunBatch, costs: BatchCosts, *, doubtful: bool = False) ->
     layers = np.where(v > 1, tail + (1 - tail) * (chunks - 1) / np.maximum(v - 1, 1), held)
     on_device = np.array([run.measured.memory_kind is MemoryKind.DEVICE for run in batch.runs])
     states = costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes + costs.workspace_bytes
+    states -= costs.late_bytes
     layer_bytes = costs.layer_activation_bytes + (costs.doubtful_bytes if doubtful else 0.0)
     states += np.where(on_device[batch.run_of_column], costs.reserve_bytes, costs.library_bytes)
     peaks = batch.slowest(states) + layers * batch.slowest(layer_bytes)

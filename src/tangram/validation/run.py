@@ -230,6 +230,7 @@ class Software:
         loss_in_place: Whether it is one kernel that overwrites the logits with their gradients.
         deterministic: Whether kernels are deterministic.
         grouped_products: Whether the products of experts are one grouped product.
+        weighs_outputs: Whether the outputs of experts, not their activations, are weighted.
         fused_accumulation: Whether products add up weight gradients themselves.
         dropout: Whether there is dropout, whose masks are kept.
         relu: Whether backward needs the output of the activation function only.
@@ -252,6 +253,7 @@ class Software:
     deterministic: bool | None = None
     grouped_products: bool | None = None
     fused_accumulation: bool | None = None
+    weighs_outputs: bool | None = None
     dropout: bool | None = None
     relu: bool | None = None
     overlap_gradients: bool | None = None

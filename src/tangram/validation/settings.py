@@ -60,6 +60,7 @@ class Settings(HostSettings):
         loss_in_place: It is one kernel that overwrites the logits with their gradients.
         deterministic: Kernels are deterministic.
         grouped_products: The products of experts are one grouped product.
+        weighs_outputs: The outputs of experts, not their activations, are weighted by the router.
         fused_accumulation: Products add up weight gradients themselves.
         overlap_gradients: Gradients are reduced beside the backward pass.
         overlap_parameters: Parameters are gathered beside the forward pass.
@@ -120,6 +121,7 @@ class Settings(HostSettings):
     deterministic: bool | None = None
     grouped_products: bool | None = None
     fused_accumulation: bool | None = None
+    weighs_outputs: bool | None = None
     overlap_gradients: bool | None = None
     overlap_parameters: bool | None = None
     method: str | None = Field(default=None, min_length=1, max_length=100)

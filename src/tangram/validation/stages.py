@@ -152,6 +152,7 @@ def _memory_options(run: Run) -> MemoryOptions:
         grouped_products=bool(software.grouped_products),
         fused_accumulation=bool(software.fused_accumulation),
         further_gradient_bytes=float(run.numbers.further_gradient_bytes),
+        weighs_outputs=software.weighs_outputs is not False,
         balanced_experts=bool(software.balanced_experts),
     )
 
