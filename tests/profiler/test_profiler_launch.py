@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import socket
@@ -43,6 +44,12 @@ def test_half_an_environment() -> None:
     assert caught.value.where == "torchrun"
     with pytest.raises(InputError, match="is no number"):
         this_process(TORCHRUN | {"LOCAL_RANK": "one"})
+
+
+def test_nobody_holds_on_to_a_group() -> None:
+    """A module that is imported while there is one would: its threads then live until Python's end."""
+    function = sys.modules["torch.distributed.nn.functional"].broadcast
+    assert inspect.signature(function).parameters["group"].default is None
 
 
 def model_in(folder: Path) -> Path:

@@ -15,6 +15,10 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+# Imported before there is a group, because its functions take the group of that moment as a default. An
+# optimizer imports it: the group would then never be freed, and its threads get in the way of Python's end.
+import torch.distributed.nn.functional  # noqa: F401
+
 from tangram.errors import InputError
 from tangram.profiler.device import Device
 from tangram.profiler.groups import Rank
