@@ -79,7 +79,7 @@ def test_other_documents_are_refused(tmp_path: Path, changes: dict[str, Any], wr
 @pytest.mark.parametrize(
     ("section", "field", "value", "wrong"),
     [
-        ("layers", "forward_s", -1.0, r"layers\[0\]\.forward_s: -1\.0 was not measured"),
+        ("layers", "forward_s", -1.0, r"layers\[0\]\.forward_s: -1 was not measured"),
         ("layers", "tp", 1.5, r"layers\[0\]\.tp: Input should be a valid integer"),
         ("layers", "precision", "fp7", r"layers\[0\]\.precision: Input should be"),
         ("layers", "micro_batch", 0, r"layers\[0\]\.micro_batch: 0 is out of range"),

@@ -6,7 +6,6 @@ Times are seconds, sizes bytes, all per GPU (one rank).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import ClassVar
@@ -194,6 +193,10 @@ class LinkRate:
 Record = LayerTime | CollectiveTime | LinkRate
 
 
+_MOST = 10**15
+"""No time, size, rate or count of one GPU is near; all of them fit SQLite's 64 bits."""
+
+
 def _named(record: object, *names: str) -> None:
     for name in names:
         if not str(getattr(record, name)).strip():
@@ -203,8 +206,8 @@ def _named(record: object, *names: str) -> None:
 def _positive(record: object, *names: str) -> None:
     for name in names:
         value = getattr(record, name)
-        if not value >= 1:
-            raise InputError(f"{value} is out of range", where=name, hint="legal: 1 or more")
+        if not 1 <= value <= _MOST:
+            raise InputError(f"{value} is out of range", where=name, hint=f"legal: 1 to {_MOST:g}")
 
 
 def _measured(record: object, names: tuple[str, ...], *, allow_zero: bool) -> None:
@@ -213,9 +216,11 @@ def _measured(record: object, names: tuple[str, ...], *, allow_zero: bool) -> No
         value = getattr(record, name)
         if value is None:
             continue
-        if not math.isfinite(value) or value < 0 or (value == 0 and not allow_zero):
+        if not 0 <= value <= _MOST or (value == 0 and not allow_zero):
             legal = "0 or more" if allow_zero else "above zero"
-            raise InputError(f"{value} was not measured", where=name, hint=f"legal: {legal}, finite")
+            raise InputError(
+                f"{value:g} was not measured", where=name, hint=f"legal: {legal}, below {_MOST:g}"
+            )
 
 
 def _group(record: CollectiveTime | LinkRate) -> None:

@@ -54,6 +54,7 @@ _MATTERS: dict[LayerKind, frozenset[str]] = {
     LayerKind.FINAL_NORM: frozenset(),
     LayerKind.HEAD: _VOCAB,
 }
+_LARGEST = 10**9  # of any size of a shape; job.py allows no longer sequences
 _MAY_BE_ZERO = frozenset({"q_rank", "rope_dim", "shared_size"})
 _MAY_HAVE_EXPERTS = frozenset({LayerKind.LAYER, LayerKind.FEED_FORWARD})
 
@@ -104,9 +105,9 @@ class LayerShape:
         for field in fields(self)[1:]:
             value = getattr(self, field.name)
             if field.name in wanted & _MAY_BE_ZERO:
-                legal, rule = value >= 0, "0 or more"
+                legal, rule = 0 <= value <= _LARGEST, f"0 to {_LARGEST:,}"
             elif field.name in wanted:
-                legal, rule = value > 0, "above zero"
+                legal, rule = 0 < value <= _LARGEST, f"1 to {_LARGEST:,}"
             elif field.name == "gated":
                 legal, rule = not value or "intermediate_size" in wanted, "false"
             else:

@@ -133,7 +133,7 @@ def _read_times(data: Mapping[str, object], file: _File, harvest: Harvest) -> No
             point = (match["block"], match["seq"], int(match["depth"]))
             wholes.times.setdefault(point, {})[int(match["batch"])] = json_number(value, place)
         elif match := _LAYER.fullmatch(key):
-            layers.append((match, json_number(value, place, least=float("-1e300")), place))
+            layers.append((match, json_number(value, place, least=-1e12), place))
         elif key.startswith("layertype_other"):
             harvest.leave_out(_OTHER)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from tangram.profiles.peers import ProfiledModel, knows_gpu, profiled_gpu, profi
 from tangram.profiles.records import Op, Record
 
 MAX_FILE_BYTES = 64 * 1024**2
+
+_MOST = 1e12  # no figure of any format is near; products with units stay far from overflow
 
 OTHERS = "figures of other GPUs or models than the given ones"
 
@@ -197,7 +200,7 @@ def json_number(value: object, where: str, *, least: float = 0.0) -> float:
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InputError(f"is {_kind(value)}, but must be a number", where=where)
-    return _checked(float(value), where, least)
+    return _checked(_as_float(value), where, least)
 
 
 def json_object(value: object, where: str) -> Mapping[str, object]:
@@ -222,9 +225,16 @@ def json_list(value: object, where: str) -> list[object]:
     return value
 
 
+def _as_float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
 def _checked(value: float, where: str, least: float) -> float:
-    if not least <= value < float("inf"):
-        raise InputError(f"{value:g} is out of range", where=where, hint=f"legal: {least:g} or more, finite")
+    if not least <= value <= _MOST:
+        raise InputError(f"{value:g} is out of range", where=where, hint=f"legal: {least:g} to {_MOST:g}")
     return value
 
 
