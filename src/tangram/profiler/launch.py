@@ -28,6 +28,9 @@ T = TypeVar("T")
 _WAIT = timedelta(hours=12)
 """Those who do not time layers wait for those who do."""
 
+_LOST = ("Connection closed by peer", "Connection reset by peer", "Connection refused", "imed out")
+"""What gloo says of a process that is not there, or no longer."""
+
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -93,8 +96,10 @@ def joined(process: Process, device: Device) -> Iterator[None]:
             yield
         finally:
             dist.destroy_process_group()
-    except dist.DistError as error:
+    except RuntimeError as error:
         text = str(error).partition("\n")[0]
+        if not isinstance(error, dist.DistError) and not any(words in text for words in _LOST):
+            raise
         raise InputError(
             f"the processes cannot talk to each other: {text}",
             where="torchrun",
