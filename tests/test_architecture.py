@@ -101,6 +101,7 @@ CORNERS = {
     "cluster.catalog": {"importlib.resources"},
     "plan.json_io": {"pathlib"},
     "cost.constants": {"importlib.resources"},
+    "cost.calibration": {"pathlib"},
     "profiles.store": {"os", "pathlib", "sqlite3"},
     "profiles.peers": {"importlib.resources"},
     "profiles.exchange": {"io", "pathlib"},

@@ -192,6 +192,13 @@ def check_override(override: Override, where: str) -> None:
         raise UnknownNameError("shelf", override.shelf, [shelf.value for shelf in Shelf], where=where)
     shelf = Shelf(override.shelf)
     names = constant_names(shelf)
+    elsewhere = [other.value for other in Shelf if override.constant in constant_names(other)]
+    if override.constant not in names and elsewhere:
+        raise InputError(
+            f"{override.constant} is no constant of the shelf {shelf.value}",
+            where=where,
+            hint=f"it stands on the shelf {elsewhere[0]}",
+        )
     if override.constant not in names:
         raise UnknownNameError(f"constant of the shelf {shelf.value}", override.constant, names, where=where)
     known = definition(override.constant)
