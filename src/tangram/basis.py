@@ -69,6 +69,10 @@ class MeasuredFactor:
     basis: str
 
 
+_Least = dict[int, tuple[float, float]]
+"""Per number of samples on a rank, the least factors over all tp."""
+
+
 @dataclass(frozen=True, slots=True)
 class MeasuredTable:
     """Factors from measured layers, for jobs of one precision and sequence length.
@@ -76,8 +80,8 @@ class MeasuredTable:
     Attributes:
         precision, seq_len: Of these jobs; for all others the table says nothing.
         factors: At most one per key.
-        is_whole: Whether all degrees and micro-batches that a planner may try are in it. What is not in it
-            rests on formulas, with factors of 1.
+        is_whole: Whether all micro-batches, and all tp inside a node, that a planner may try are in it. What
+            is not in it rests on formulas, with factors of 1.
     """
 
     precision: str = ""
@@ -85,16 +89,14 @@ class MeasuredTable:
     factors: tuple[MeasuredFactor, ...] = ()
     is_whole: bool = False
     _by_key: Mapping[FactorKey, MeasuredFactor] = field(init=False, repr=False, compare=False)
-    _least: Mapping[tuple[str, str], tuple[float, float]] = field(init=False, repr=False, compare=False)
+    _least: Mapping[tuple[str, str], _Least] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        least: dict[tuple[str, str], tuple[float, float]] = {}
+        least: dict[tuple[str, str], _Least] = {}
         for factor in self.factors:
-            place = (factor.key.atom, factor.key.island)
-            # A factor of 1 for what the table does not hold.
-            start = (factor.forward, factor.backward) if self.is_whole else (1.0, 1.0)
-            forward, backward = least.get(place, start)
-            least[place] = (min(forward, factor.forward), min(backward, factor.backward))
+            by_samples = least.setdefault((factor.key.atom, factor.key.island), {})
+            forward, backward = by_samples.get(factor.key.samples, (factor.forward, factor.backward))
+            by_samples[factor.key.samples] = min(forward, factor.forward), min(backward, factor.backward)
         object.__setattr__(self, "_by_key", MappingProxyType({f.key: f for f in self.factors}))
         object.__setattr__(self, "_least", MappingProxyType(least))
 
@@ -108,11 +110,20 @@ class MeasuredTable:
         """Returns the factor of a key, or None."""
         return self._by_key.get(key)
 
-    def least(self, atom: str, island: str) -> tuple[float, float]:
-        """Returns the least factors of an atom on an island, forward and backward, over all degrees and
-        micro-batches: what a bound may count on.
+    def least(self, atom: str, island: str, micro_batch: int) -> tuple[float, float]:
+        """Returns the least factors of an atom on an island, forward and backward, with any tp inside a
+        node: what a bound may count on.
+
+        Args:
+            atom: Fingerprint.
+            island: Name.
+            micro_batch: Global micro-batch; a rank has a divisor of it.
         """
-        return self._least.get((atom, island), (1.0, 1.0))
+        by_samples = self._least.get((atom, island), {})
+        found = [both for samples, both in by_samples.items() if micro_batch % samples == 0]
+        if not found or not self.is_whole:
+            found.append((1.0, 1.0))
+        return min(forward for forward, _ in found), min(backward for _, backward in found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,15 +88,14 @@ class _IslandFactors:
     def all(self) -> list[MeasuredFactor]:
         """Returns the factors of all atoms, degrees and samples, plain formulas included."""
         formula = CostFormula(self.island, self.job.precision, self.job.basis)
-        scope = self.island.num_gpus if self.job.pins.allow_cross_node_tp else self.island.gpus_per_node
         found: list[MeasuredFactor] = []
-        for tp in tensor_parallel_degrees(self.model, scope):
-            for samples in divisors(self.job.pins.micro_batch or self.job.global_batch):
-                inside = tp <= self.island.gpus_per_node
-                base = self._formula_times(tp, samples) if inside else {}
+        # Whatever is pinned: repairs try what is not.
+        for tp in tensor_parallel_degrees(self.model, self.island.gpus_per_node):
+            for samples in divisors(self.job.global_batch):
+                base = self._formula_times(tp, samples)
                 for atom in self.kinds:
                     key = FactorKey(atom.fingerprint, self.island.name, tp, samples)
-                    own = self._factor(atom, key, formula, base[atom.fingerprint]) if inside else None
+                    own = self._factor(atom, key, formula, base[atom.fingerprint])
                     found.append(own or MeasuredFactor(key, 1.0, 1.0, False, PLAIN_FORMULA))
         return found
 

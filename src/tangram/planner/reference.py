@@ -119,8 +119,8 @@ def reference(
 ) -> Reference:
     """Prices every atom on one GPU of every island.
 
-    Where layers were measured, formulas count with the least factor of any degree and micro-batch: no stage
-    is predicted to be quicker than that.
+    Where layers were measured, formulas count with the least factor of any degrees: no stage is predicted to
+    be quicker than that. Nothing is measured with tp across nodes: there the factor is 1.
     """
     formulas = replace(job, basis=replace(job.basis, measured=MeasuredTable()))
     kinds = {atom.fingerprint: atom for atom in atoms}
@@ -133,7 +133,9 @@ def reference(
         costs = atom_costs(model, tuple(kinds.values()), alone, config, micro_batch, formulas)
         passes = np.array([costs.forward_s[:, 0], costs.backward_s[:, 0]])
         if applies(job):
-            passes *= np.array([job.basis.measured.least(kind, island.name) for kind in kinds]).T
+            table = job.basis.measured
+            least = np.array([table.least(kind, island.name, micro_batch) for kind in kinds]).T
+            passes *= np.minimum(least, 1.0) if job.pins.allow_cross_node_tp else least
         times.append((passes[0] + passes[1])[position])
         bytes_ = costs.weight_bytes + costs.gradient_bytes
         if job.pins.offload in ("none", "activations"):
