@@ -23,7 +23,8 @@ SOURCE = ROOT / "src" / "tangram"
 # From the bottom to the top; a room may import rooms of earlier rows only, and itself.
 ROOMS = (
     ("_version", "errors"),
-    ("units", "job"),
+    ("units", "basis"),
+    ("job",),
     ("yaml_reader",),
     ("model", "cluster"),
     ("job_reader", "plan"),
@@ -76,6 +77,7 @@ EFFECTS = {
 
 PURE_ROOMS = {
     "units",
+    "basis",
     "job",
     "errors",
     "model",
@@ -99,6 +101,7 @@ CORNERS = {
     "cluster.catalog": {"importlib.resources"},
     "plan.json_io": {"pathlib"},
     "cost.constants": {"importlib.resources"},
+    "cost.calibration": {"pathlib"},
     "profiles.store": {"os", "pathlib", "sqlite3"},
     "profiles.peers": {"importlib.resources"},
     "profiles.exchange": {"io", "pathlib"},

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from tangram.basis import SHIPPED_BASIS, CostBasis
 from tangram.errors import InputError
 
 
@@ -109,6 +110,7 @@ class Job:
         overlap_p2p: Whether the engine's point-to-point transfers overlap with compute. Tangram's runtime
             does; an engine that blocks adds transfers to stage times.
         free_warmup: Whether the engine can hold more micro-batches in flight than plain 1F1B.
+        basis: What predictions rest on.
     """
 
     global_batch: int
@@ -118,6 +120,7 @@ class Job:
     pins: Pins = field(default_factory=Pins)
     overlap_p2p: bool = True
     free_warmup: bool = True
+    basis: CostBasis = SHIPPED_BASIS
 
     def __post_init__(self) -> None:
         _in_range("global batch", "--global-batch", self.global_batch, 1, 10_000_000)

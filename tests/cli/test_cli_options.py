@@ -24,15 +24,16 @@ CHOICES = (
 ISLANDS = (
     "--island-compute-tolerance --island-memory-tolerance --island-link-tolerance --island-network-tolerance"
 )
+BASIS = "--stack --calibration --cluster-constants --profiles"
 SEARCH = "--atoms --parallelizer --workers --pruning"
 OUTPUT = "-o --output --json --trace"
 
 FROZEN = {
-    "plan": f"MODEL CLUSTER {JOB} {CHOICES} {ISLANDS} {SEARCH} {OUTPUT} --stats",
+    "plan": f"MODEL CLUSTER {JOB} {CHOICES} {BASIS} {ISLANDS} {SEARCH} {OUTPUT} --stats",
     "show": "PLAN --json",
     "check": "PLAN --json",
     "simulate": "PLAN --trace --json",
-    "estimate": f"MODEL CLUSTER {JOB} {CHOICES} {ISLANDS} {OUTPUT} --stages",
+    "estimate": f"MODEL CLUSTER {JOB} {CHOICES} {BASIS} {ISLANDS} {OUTPUT} --stages",
     "validate": "ROWS... --calibrate-on --json",
     "islands": f"CLUSTER {ISLANDS} --precision --json",
     "models": "MODEL --json",

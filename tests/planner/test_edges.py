@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 from small_jobs import small_cluster, small_model, small_node
 
+from tangram.basis import SHIPPED_BASIS
 from tangram.cluster.islands import build_islands
 from tangram.cluster.spec import Cluster
 from tangram.cost.transfer import tied_sync_s
@@ -60,13 +61,13 @@ def test_no_placement_undercuts_the_best_edges(block: int) -> None:
         rng = random.Random(seed)
         cluster = random_cluster(rng)
         space = space_of(cluster)
-        links = ClassLinks.of(cluster, space, 0)
+        links = ClassLinks.of(cluster, space, 0, SHIPPED_BASIS)
         _, apart = links.edges(CUTS)
         same_node = links.same_node(CUTS)
         for _ in range(15):
             for (a, front), (b, behind) in pairwise(random_placements(rng, space)):
                 tried += 1
-                edge = placed_edge(cluster, front, behind, CUTS.bytes_at[3])
+                edge = placed_edge(cluster, front, behind, CUTS.bytes_at[3], SHIPPED_BASIS)
                 best = apart
                 if front.nodes == behind.nodes and front.portion.island.num_nodes > 1:
                     assert same_node is not None
@@ -85,7 +86,7 @@ def test_no_pair_of_ends_undercuts_the_least_tied_step() -> None:
         rng = random.Random(seed)
         cluster = random_cluster(rng)
         space = space_of(cluster)
-        least = least_tied_ns(cluster, space, 1e8)
+        least = least_tied_ns(cluster, space, 1e8, SHIPPED_BASIS)
         for _ in range(10):
             stages = random_placements(rng, space)
             if len(stages) < 2:
@@ -97,7 +98,7 @@ def test_no_pair_of_ends_undercuts_the_least_tied_step() -> None:
 def test_best_edges_are_no_slower_than_expected_ones() -> None:
     for seed in range(60):
         cluster = random_cluster(random.Random(seed))
-        expected, best = ClassLinks.of(cluster, space_of(cluster), 0).edges(CUTS)
+        expected, best = ClassLinks.of(cluster, space_of(cluster), 0, SHIPPED_BASIS).edges(CUTS)
         for name in ("one_way_ns", "round_trip_ns", "occupancy_ns"):
             assert (getattr(best, name) <= getattr(expected, name)).all()
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 from small_islands import make_island
 
+from tangram.basis import SHIPPED_BASIS
 from tangram.cluster.spec import Cluster, Node, Portion
 from tangram.planner.edges import placed_edge
 from tangram.planner.placement import Homes, packed_homes, place
@@ -23,7 +24,7 @@ def traffic(
 ) -> Traffic:
     portions = tuple(Portion(ISLAND, max(1, size // 4), min(size, 4)) for size in sizes)
     behind = (1_000_000,) * (len(sizes) - 1)
-    return Traffic(EdgeBook(CLUSTER), portions, behind, tied_bytes, num_micro_batches, pace_ns)
+    return Traffic(EdgeBook(CLUSTER, SHIPPED_BASIS), portions, behind, tied_bytes, num_micro_batches, pace_ns)
 
 
 def every_packing(sizes: Sequence[int]) -> Iterator[Homes]:
@@ -63,7 +64,7 @@ def test_cost_is_the_round_trip_the_busiest_nic_and_the_tied_step() -> None:
     """
     asked = traffic([2, 4, 2], tied_bytes=10_000_000, num_micro_batches=5)
     a, b, c = ISLAND.nodes
-    edge = placed_edge(CLUSTER, *place(asked.portions[:2]), 1_000_000)
+    edge = placed_edge(CLUSTER, *place(asked.portions[:2]), 1_000_000, SHIPPED_BASIS)
     occupied, trip = edge.forward_occupancy_ns, edge.round_trip_ns
     together, apart = ((a,), (b,), (a,)), ((a,), (b,), (c,))
     assert asked.cost_ns(together) == 2 * trip + asked.tied_ns(together) + 4 * 2 * occupied

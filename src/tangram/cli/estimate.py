@@ -8,6 +8,7 @@ import typer
 
 from tangram.cli.inputs import read_inputs, read_tolerances
 from tangram.cli.options import (
+    BasisOptions,
     ChoiceOptions,
     IslandOptions,
     JobOptions,
@@ -35,6 +36,7 @@ def estimate_command(
     model: ModelArgument,
     job: JobOptions,
     choices: ChoiceOptions,
+    basis: BasisOptions,
     islands: IslandOptions,
     out: OutputOptions,
     cluster: OptionalClusterArgument = None,
@@ -48,7 +50,7 @@ def estimate_command(
     from tangram.cluster.islands import build_islands
     from tangram.planner.estimate import estimate
 
-    inputs = read_inputs(model, cluster, job, choices, chooses_warmup=False)
+    inputs = read_inputs(model, cluster, job, choices, basis, chooses_warmup=False)
     tolerances = read_tolerances(islands)
     built = build_islands(inputs.cluster, inputs.job.precision, tolerances)
     if stages is not None:
@@ -63,6 +65,7 @@ def estimate_command(
         precision_reason=inputs.precision_reason,
         assumptions=inputs.assumptions,
         tolerances=tolerances,
+        measured=inputs.measured,
     )
     deliver(doc, out)
     if any(stage.predicted.headroom_bytes < 0 for stage in doc.stages):

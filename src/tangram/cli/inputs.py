@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tangram.cli.options import ChoiceOptions, IslandOptions, JobOptions
+from tangram.cli.basis import read_basis
+from tangram.cli.options import BasisOptions, ChoiceOptions, IslandOptions, JobOptions
 from tangram.errors import InputError
 from tangram.job import Job, OptimizerSpec, Pins, Precision
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from tangram.cluster.spec import Assumption, Cluster
     from tangram.job_reader import JobFile
     from tangram.model.spec import ModelSpec
+    from tangram.profiles.measured import MeasuredLayers
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,7 @@ class Inputs:
         model, cluster, job: The question.
         precision_reason: Why the job runs in its precision.
         assumptions: What nobody stated.
+        measured: Measured layers, which override formulas; None without any.
     """
 
     model: ModelSpec
@@ -32,6 +35,7 @@ class Inputs:
     job: Job
     precision_reason: str
     assumptions: tuple[Assumption, ...]
+    measured: MeasuredLayers | None = None
 
 
 def read_inputs(
@@ -39,6 +43,7 @@ def read_inputs(
     cluster: str | None,
     options: JobOptions,
     choices: ChoiceOptions,
+    basis: BasisOptions = BasisOptions(),
     *,
     chooses_warmup: bool = True,
 ) -> Inputs:
@@ -49,6 +54,7 @@ def read_inputs(
         cluster: CLUSTER.
         options: The options about the job.
         choices: What the user dictates.
+        basis: The options about what predictions rest on.
         chooses_warmup: Whether micro-batches in flight will be chosen, so that the engine must allow it.
 
     Raises:
@@ -58,6 +64,7 @@ def read_inputs(
     from tangram.model.load import load_model, trim_layers
     from tangram.planner.precision import choose_precision
 
+    rests_on = read_basis(basis)
     file = _job_file(options.job_file)
     if cluster is None:
         if file is None:
@@ -74,7 +81,9 @@ def read_inputs(
     precision, reason = choose_precision(cluster_spec, requested)
     job, assumptions = _job(spec, precision, options, choices, file)
     engine = _engine(options, chooses_warmup=chooses_warmup)
-    return Inputs(spec, cluster_spec, job, reason, (*assumptions, *engine))
+    noted = (*assumptions, *engine, *rests_on.assumptions)
+    job = replace(job, basis=rests_on.basis)
+    return Inputs(spec, cluster_spec, job, reason, noted, rests_on.measured)
 
 
 def read_tolerances(options: IslandOptions) -> Tolerances:

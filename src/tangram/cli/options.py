@@ -120,6 +120,43 @@ class ChoiceOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class BasisOptions:
+    """What predictions rest on besides the shipped constants."""
+
+    stack: Annotated[
+        str | None,
+        _option(
+            "--stack",
+            metavar="NAME",
+            text="Software stack whose constants and profiles count (default: tangram-runtime, or the only "
+            "other one of --calibration).",
+        ),
+    ] = None
+    calibration: Annotated[
+        Path | None,
+        _option(
+            "--calibration", metavar="FILE", text="Constants fitted to your runs, as tangram calibrate saves."
+        ),
+    ] = None
+    cluster_constants: Annotated[
+        str | None,
+        _option(
+            "--cluster-constants",
+            metavar="NAME",
+            text="Whose link constants count (default: the only cluster of --calibration, or default).",
+        ),
+    ] = None
+    profiles: Annotated[
+        Path | None,
+        _option(
+            "--profiles",
+            metavar="STORE",
+            text="Profile store whose measured layers override formulas (tangram profile fills one).",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True, slots=True)
 class IslandOptions:
     """How unequal the GPUs and links of one island may be."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from tangram.cli.inputs import Inputs, read_inputs, read_tolerances
 from tangram.cli.options import (
+    BasisOptions,
     ChoiceOptions,
     IslandOptions,
     JobOptions,
@@ -30,6 +31,7 @@ def plan_command(
     model: ModelArgument,
     job: JobOptions,
     choices: ChoiceOptions,
+    basis: BasisOptions,
     islands: IslandOptions,
     search: SearchOptions,
     out: OutputOptions,
@@ -41,7 +43,7 @@ def plan_command(
     check_target(stats.stats, "--stats")
     started = time.perf_counter()
     options = plan_options(search, islands)
-    inputs = read_inputs(model, cluster, job, choices)
+    inputs = read_inputs(model, cluster, job, choices, basis)
     seconds = {"inputs_s": time.perf_counter() - started}
     doc = _plan(inputs, options, seconds)
     seconds["total_s"] = time.perf_counter() - started
@@ -86,6 +88,7 @@ def _plan(inputs: Inputs, options: PlanOptions, seconds: dict[str, float]) -> Pl
             options,
             precision_reason=inputs.precision_reason,
             assumptions=inputs.assumptions,
+            measured=inputs.measured,
             stats=seconds,
             progress=progress,
         )

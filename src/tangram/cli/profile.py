@@ -117,7 +117,7 @@ def profile_command(
     json_only: Json = False,
 ) -> None:
     """Time the layers of MODEL on this machine's GPU or CPU, and keep the times in the profile store."""
-    from tangram.cost.constants import DEFAULT_STACK
+    from tangram.basis import DEFAULT_STACK
     from tangram.model.load import load_model
     from tangram.profiler.torch_extra import require_torch
     from tangram.profiles.store import default_store, save

@@ -17,6 +17,7 @@ import numpy as np
 from tangram.cluster.spec import Portion
 from tangram.cost import memory, states, work
 from tangram.cost.constants import constants_of
+from tangram.cost.factors import applies, factored_times
 from tangram.cost.parts import fill_part, vocab_matrix_params
 from tangram.cost.rates import Rates
 from tangram.cost.setting import Setting
@@ -101,8 +102,10 @@ def itemised_costs(
     setting = Setting.of(model, portion, configs, micro_batch, job)
     layout = layout_of(model, atoms)
     work_of = summed(setting, layout)
-    rates = Rates.of(setting, constants_of(portion.island.gpu))
+    rates = Rates.of(setting, constants_of(portion.island.gpu, job.basis))
     times = rates.times(work_of.table)
+    if applies(job):
+        times = factored_times(setting, layout.distinct, portion.island.name, times)
     fields = fields_of(setting, rates, work_of, times)
     spread = fields[:, layout.atom_of, :]
     tied = _tied(setting, rates, layout, times)

@@ -16,13 +16,13 @@ from functools import cache, lru_cache
 from importlib import resources
 from typing import Any, TypeVar
 
+from tangram.basis import DEFAULT_CLUSTER, DEFAULT_STACK, SHIPPED_BASIS, CostBasis, Override
 from tangram.cluster.spec import GpuSpec
-from tangram.errors import InputError
+from tangram.errors import InputError, UnknownNameError
 from tangram.job import Precision
 
 GENERIC_FAMILY = "generic"
-DEFAULT_STACK = "tangram-runtime"
-DEFAULT_CLUSTER = "default"
+_ROUNDING = 1e-9  # a fit that ends on a bound may exceed it in the last digits
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,19 +149,78 @@ _KINDS: Mapping[Shelf, type] = {
 _Shelf = TypeVar("_Shelf", GpuConstants, StackConstants, ClusterConstants)
 
 
-def gpu_constants(gpu: GpuSpec) -> GpuConstants:
-    """Returns the constants of a GPU's family (the generic shelf when the family is unknown)."""
-    return _family_shelves()[family_shelf(gpu)]
+Overrides = tuple[Override, ...]
 
 
-def stack_constants(name: str = DEFAULT_STACK) -> StackConstants:
+def gpu_constants(gpu: GpuSpec, overrides: Overrides = ()) -> GpuConstants:
+    """Returns the constants of a GPU's family (the generic shelf when the family is unknown).
+
+    Args:
+        gpu: The part.
+        overrides: Constants that take the place of the shipped ones, here as below.
+
+    Raises:
+        UnknownNameError: An override has an unknown name, here as below.
+        InputError: An override is out of range, likewise.
+    """
+    return _gpu_shelf(family_shelf(gpu), overrides)
+
+
+def stack_constants(name: str = DEFAULT_STACK, overrides: Overrides = ()) -> StackConstants:
     """Returns the constants of a software stack; what is not known of it is as in Tangram's own runtime."""
-    return _stack_shelf(name)
+    return _stack_shelf(name, overrides)
 
 
-def cluster_constants(name: str = DEFAULT_CLUSTER) -> ClusterConstants:
+def cluster_constants(name: str = DEFAULT_CLUSTER, overrides: Overrides = ()) -> ClusterConstants:
     """Returns the constants of a cluster; what is not known of it is as in an uncalibrated one."""
-    return _cluster_shelf(name)
+    return _cluster_shelf(name, overrides)
+
+
+def shelf_names(shelf: Shelf) -> tuple[str, ...]:
+    """Returns who has shipped constants on a shelf: GPU families, stacks or clusters."""
+    return tuple(dict.fromkeys([*_document()[shelf.value], *calibration_document()[shelf.value]]))
+
+
+def constant_names(shelf: Shelf) -> tuple[str, ...]:
+    """Returns the names of the constants on a shelf."""
+    return tuple(field.name for field in fields(_KINDS[shelf]))
+
+
+def check_override(override: Override, where: str) -> None:
+    """Refuses a constant that there is not, and a value that cannot be.
+
+    Args:
+        override: What takes the place of a shipped constant.
+        where: Where it was read, for messages.
+
+    Raises:
+        UnknownNameError: There is no such shelf, or no such constant on it.
+        InputError: The value is out of the range that is physically possible.
+    """
+    if override.shelf not in [shelf.value for shelf in Shelf]:
+        raise UnknownNameError("shelf", override.shelf, [shelf.value for shelf in Shelf], where=where)
+    shelf = Shelf(override.shelf)
+    names = constant_names(shelf)
+    elsewhere = [other.value for other in Shelf if override.constant in constant_names(other)]
+    if override.constant not in names and elsewhere:
+        raise InputError(
+            f"{override.constant} is no constant of the shelf {shelf.value}",
+            where=where,
+            hint=f"it stands on the shelf {elsewhere[0]}",
+        )
+    if override.constant not in names:
+        raise UnknownNameError(f"constant of the shelf {shelf.value}", override.constant, names, where=where)
+    known = definition(override.constant)
+    if known.low * (1 - _ROUNDING) <= override.value <= known.high * (1 + _ROUNDING):
+        return
+    shipped = {owner[override.constant]["value"] for owner in _owners(shelf) if override.constant in owner}
+    if override.value in shipped:  # some stand outside of what a fit may find: a share of exactly 0
+        return
+    raise InputError(
+        f"{override.constant} of {override.value:g} is out of range",
+        where=where,
+        hint=f"legal: {known.low:g} to {known.high:g} ({known.unit})",
+    )
 
 
 def definition(constant: str) -> Definition:
@@ -186,9 +245,18 @@ def shelf_of(constant: str) -> Shelf:
     raise KeyError(constant)
 
 
-def constants_of(gpu: GpuSpec) -> Constants:
-    """Returns the shipped constants for stages on a GPU."""
-    return Constants(gpu_constants(gpu), stack_constants(), cluster_constants())
+def constants_of(gpu: GpuSpec, basis: CostBasis) -> Constants:
+    """Returns the constants for stages on a GPU.
+
+    Raises:
+        UnknownNameError: An override of the basis has an unknown name.
+        InputError: An override is out of range.
+    """
+    return Constants(
+        gpu_constants(gpu, basis.overrides),
+        stack_constants(basis.stack, basis.overrides),
+        cluster_constants(basis.cluster, basis.overrides),
+    )
 
 
 def family_shelf(gpu: GpuSpec) -> str:
@@ -214,9 +282,12 @@ def matmul_flop_per_s(gpu: GpuSpec, precision: Precision) -> float:
     return rate
 
 
-def constants_fingerprint() -> str:
+def constants_fingerprint(basis: CostBasis = SHIPPED_BASIS) -> str:
     """Returns a short hash of all constants: equal predictions need equal fingerprints."""
-    return hashlib.sha256((_text("constants") + _text("calibration")).encode()).hexdigest()[:16]
+    text = _text("constants") + _text("calibration")
+    if not basis.has_shipped_constants:
+        text += json.dumps([basis.stack, basis.cluster, sorted(basis.overrides)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @lru_cache(maxsize=1)
@@ -226,19 +297,30 @@ def calibration_document() -> Mapping[str, Any]:
     return document
 
 
-def basis_note(gpu: GpuSpec) -> str:
-    """Says in one sentence what predictions for this GPU rest on, and how far they have been off."""
+def basis_note(gpu: GpuSpec, basis: CostBasis = SHIPPED_BASIS) -> str:
+    """Says in one sentence what formulas for this GPU rest on, and how far they have been off."""
     shelf = family_shelf(gpu)
-    checked = _document()["checked"].get(shelf)
-    basis = f"formulas with the constants of {shelf} GPUs ({constants_fingerprint()})"
+    formulas = f"formulas with the constants of {shelf} GPUs"
+    if not basis.has_shipped_constants:
+        return f"{formulas}{_user_constants(shelf, basis)} ({constants_fingerprint(basis)})"
+    text = f"{formulas} ({constants_fingerprint()})"
     if shelf == GENERIC_FAMILY:
-        return f"{basis}: the family {gpu.family!r} is unknown, and nothing was measured on {gpu.name}"
-    if checked is None:
-        return f"{basis}: estimates for this family, not checked against measurements"
-    return (
-        f"{basis}: time was off by {checked['median_error_frac']:.0%} in the median and "
-        f"{checked['worst_error_frac']:.0%} at worst over {checked['num_rows']} published {checked['what']}"
-    )
+        return f"{text}: the family {gpu.family!r} is unknown, and nothing was measured on {gpu.name}"
+    if shelf not in calibration_document()[Shelf.GPU.value]:
+        return f"{text}: estimates for this family, not fitted to measurements"
+    return text
+
+
+def _user_constants(family: str, basis: CostBasis) -> str:
+    """Names the shelves, and how many constants on them are the user's."""
+    owners = {Shelf.GPU: family, Shelf.STACK: basis.stack, Shelf.CLUSTER: basis.cluster}
+    counts = [
+        f"{number} of {shelf.value.replace('_', ' ')} {owner}"
+        for shelf, owner in owners.items()
+        if (number := sum(1 for o in basis.overrides if (o.shelf, o.owner) == (shelf, owner)))
+    ]
+    text = f", stack {basis.stack}, cluster {basis.cluster}"
+    return text + (f", recalibrated: {', '.join(counts)}" if counts else "")
 
 
 @cache
@@ -252,31 +334,40 @@ def _document() -> dict[str, Any]:
     return document
 
 
-@lru_cache(maxsize=1)
-def _family_shelves() -> Mapping[str, GpuConstants]:
-    return {
-        name: _shelf(GpuConstants, {**entries, **_fitted(Shelf.GPU, name)})
-        for name, entries in _document()["gpu_family"].items()
-    }
+def _owners(shelf: Shelf) -> list[Mapping[str, Any]]:
+    return [*_document()[shelf.value].values(), *calibration_document()[shelf.value].values()]
 
 
-@cache
-def _stack_shelf(name: str) -> StackConstants:
-    return _shelf(StackConstants, _entries(Shelf.STACK, DEFAULT_STACK) | _entries(Shelf.STACK, name))
+@lru_cache(maxsize=256)
+def _gpu_shelf(name: str, overrides: Overrides) -> GpuConstants:
+    return _shelf(GpuConstants, _values(Shelf.GPU, name, overrides))
 
 
-@cache
-def _cluster_shelf(name: str) -> ClusterConstants:
-    return _shelf(ClusterConstants, _entries(Shelf.CLUSTER, DEFAULT_CLUSTER) | _entries(Shelf.CLUSTER, name))
+@lru_cache(maxsize=256)
+def _stack_shelf(name: str, overrides: Overrides) -> StackConstants:
+    return _shelf(StackConstants, _values(Shelf.STACK, DEFAULT_STACK, overrides, name))
 
 
-def _entries(shelf: Shelf, name: str) -> dict[str, Any]:
-    return {**_document()[shelf.value].get(name, {}), **_fitted(shelf, name)}
+@lru_cache(maxsize=256)
+def _cluster_shelf(name: str, overrides: Overrides) -> ClusterConstants:
+    return _shelf(ClusterConstants, _values(Shelf.CLUSTER, DEFAULT_CLUSTER, overrides, name))
 
 
-def _fitted(shelf: Shelf, name: str) -> dict[str, Any]:
-    return dict(calibration_document()[shelf.value].get(name, {}))
+def _values(shelf: Shelf, default: str, overrides: Overrides, name: str | None = None) -> dict[str, float]:
+    """Values of a shelf by constant: the default owner's, then the named one's; a user's win over shipped
+    ones of the same owner.
+    """
+    for override in overrides:
+        check_override(override, f"{override.shelf}.{override.owner}")
+    values: dict[str, float] = {}
+    for owner in (default,) if name is None else (default, name):
+        for document in (_document(), calibration_document()):
+            values |= {
+                key: float(entry["value"]) for key, entry in document[shelf.value].get(owner, {}).items()
+            }
+        values |= {o.constant: o.value for o in overrides if (o.shelf, o.owner) == (shelf.value, owner)}
+    return values
 
 
-def _shelf(kind: type[_Shelf], entries: Mapping[str, Mapping[str, Any]]) -> _Shelf:
-    return kind(**{field.name: float(entries[field.name]["value"]) for field in fields(kind)})
+def _shelf(kind: type[_Shelf], values: Mapping[str, float]) -> _Shelf:
+    return kind(**{field.name: values[field.name] for field in fields(kind)})

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
+from tangram.basis import SHIPPED_BASIS, CostBasis
 from tangram.cluster.spec import Cluster, Node, Portion
-from tangram.cost.constants import cluster_constants
+from tangram.cost.constants import ClusterConstants, cluster_constants
 from tangram.job import Job
 from tangram.model.atoms import Atom, Part
 from tangram.model.spec import FeedForwardSpec, ModelSpec
@@ -66,7 +67,15 @@ def boundary_bytes(model: ModelSpec, atom: Atom, micro_batch: int, job: Job) -> 
     return float(micro_batch * job.seq_len * elements * job.precision.element_bytes)
 
 
-def transfer(cluster: Cluster, a: Side, b: Side, num_bytes: float, *, lanes: int = 1) -> Transfer:
+def transfer(
+    cluster: Cluster,
+    a: Side,
+    b: Side,
+    num_bytes: float,
+    *,
+    lanes: int = 1,
+    basis: CostBasis = SHIPPED_BASIS,
+) -> Transfer:
     """Returns how long it takes to send ``num_bytes`` from one stage to the next.
 
     Across nodes the rate is the smallest of what a's hosts send, what b's hosts receive, and the slowest link
@@ -80,21 +89,30 @@ def transfer(cluster: Cluster, a: Side, b: Side, num_bytes: float, *, lanes: int
         num_bytes: Of one micro-batch (:func:`boundary_bytes`).
         lanes: Pairs of GPUs that talk at once when both stages are on one node; derived where a and b are
             portions.
+        basis: Whose constants count; what Tangram ships where nobody says.
     """
-    constants = cluster_constants()
+    constants = cluster_constants(basis.cluster, basis.overrides)
     senders, receivers = _nodes(a), _nodes(b)
     if isinstance(a, Portion) and isinstance(b, Portion):
         lanes = min(a.gpus_per_node, b.gpus_per_node)
         if a.island.name == b.island.name and not _share_node(a, b):
-            return _between(cluster, *_apart(a, b), num_bytes)
+            return _between(cluster, *_apart(a, b), num_bytes, constants)
     if all(x.host == y.host for x, y in product(senders, receivers)):
         slow = min((*senders, *receivers), key=lambda node: node.intra_bandwidth_bytes_per_s)
         rate = slow.intra_bandwidth_bytes_per_s * constants.intra_efficiency(slow.intra_kind) * max(lanes, 1)
         return Transfer(max(node.intra_latency_s for node in (*senders, *receivers)), num_bytes / rate)
-    return _between(cluster, senders, receivers, num_bytes)
+    return _between(cluster, senders, receivers, num_bytes, constants)
 
 
-def tied_sync_s(cluster: Cluster, a: Side, b: Side, num_bytes: float, *, lanes: int = 1) -> float:
+def tied_sync_s(
+    cluster: Cluster,
+    a: Side,
+    b: Side,
+    num_bytes: float,
+    *,
+    lanes: int = 1,
+    basis: CostBasis = SHIPPED_BASIS,
+) -> float:
     """Returns the time of adding up, once per step, the gradients of a tied embedding on two stages.
 
     Args:
@@ -102,9 +120,9 @@ def tied_sync_s(cluster: Cluster, a: Side, b: Side, num_bytes: float, *, lanes: 
         a, b: The nodes of the first and the last stage.
         num_bytes: Gradient of the whole matrix. Each side sends half of the sums and receives half: as many
             bytes each way, after the reduction over either side's replicas has sharded it.
-        lanes: As for :func:`transfer`.
+        lanes, basis: As for :func:`transfer`.
     """
-    half = transfer(cluster, a, b, num_bytes / 2, lanes=lanes)
+    half = transfer(cluster, a, b, num_bytes / 2, lanes=lanes, basis=basis)
     return 2 * half.total_s
 
 
@@ -130,7 +148,11 @@ def _apart(a: Portion, b: Portion) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
 
 
 def _between(
-    cluster: Cluster, senders: Sequence[Node], receivers: Sequence[Node], num_bytes: float
+    cluster: Cluster,
+    senders: Sequence[Node],
+    receivers: Sequence[Node],
+    num_bytes: float,
+    constants: ClusterConstants,
 ) -> Transfer:
     shared = {n.host for n in senders} & {n.host for n in receivers}
     left, right = (_representatives(cluster, nodes, shared) for nodes in (senders, receivers))
@@ -139,7 +161,7 @@ def _between(
     latency_s = max(cluster.latency_s(x, y) for x, y in pairs)
     links = link * min(len({n.host for n in senders}), len({n.host for n in receivers}))
     stated = min(_nic_bytes_per_s(senders), _nic_bytes_per_s(receivers), links)
-    return Transfer(latency_s, num_bytes / (stated * cluster_constants().nic_efficiency))
+    return Transfer(latency_s, num_bytes / (stated * constants.nic_efficiency))
 
 
 def _nic_bytes_per_s(nodes: Sequence[Node]) -> float:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
+from pydantic import SerializerFunctionWrapHandler, model_serializer
+
+from tangram.basis import SHIPPED_BASIS
 from tangram.job import Job, OptimizerSpec, Pins, Precision, Recompute
+from tangram.plan.schema_basis import BasisSection
 from tangram.plan.section import Count, Positive, Section
 
 
@@ -46,6 +50,7 @@ class JobSection(Section):
         pins: What the user dictated.
         overlap_p2p: Whether transfers between stages overlap with compute.
         free_warmup: Whether the engine may hold more micro-batches in flight than plain 1F1B.
+        basis: What the predictions rest on; absent where that is what Tangram ships.
     """
 
     global_batch: Positive
@@ -57,6 +62,15 @@ class JobSection(Section):
     pins: PinsSection
     overlap_p2p: bool
     free_warmup: bool
+    basis: BasisSection | None = None
+
+    @model_serializer(mode="wrap")
+    def _without_default_basis(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves the basis out where it says nothing: such plans are what they were before there was one."""
+        data: dict[str, Any] = serialize(self)
+        if self.basis is None:
+            data.pop("basis", None)
+        return data
 
     @staticmethod
     def of(job: Job, *, precision_reason: str = "") -> JobSection:
@@ -79,6 +93,7 @@ class JobSection(Section):
             pins=PinsSection(**pins),
             overlap_p2p=job.overlap_p2p,
             free_warmup=job.free_warmup,
+            basis=BasisSection.of(job.basis),
         )
 
     def to_job(self) -> Job:
@@ -103,4 +118,5 @@ class JobSection(Section):
             pins=Pins(**pins),
             overlap_p2p=self.overlap_p2p,
             free_warmup=self.free_warmup,
+            basis=self.basis.to_basis(self.precision, self.seq_len) if self.basis else SHIPPED_BASIS,
         )

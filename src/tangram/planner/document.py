@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import lcm
 
 from tangram._version import VERSION
+from tangram.basis import PLAIN_FORMULA, CostBasis
 from tangram.cluster.spec import Assumption, Cluster, GpuSpec, Island
 from tangram.cluster.tolerances import Tolerances
+from tangram.cost.bands import time_band
 from tangram.cost.constants import basis_note, stack_constants
 from tangram.job import Job
 from tangram.model.atoms import Atom
@@ -34,12 +37,14 @@ from tangram.plan.schema import (
     TiedGroup,
 )
 from tangram.planner.edges import boundaries
+from tangram.planner.measured import KINDS, atom_bases, used_factors
 from tangram.planner.placement import Placement
 from tangram.planner.stages import PlacedPipeline, stage_sections
+from tangram.profiles.lookup import Basis
 from tangram.simulate.engine import simulate
 from tangram.simulate.pipeline import SimPipeline
 from tangram.simulate.timeline import Timeline
-from tangram.units import NS_PER_S
+from tangram.units import NS_PER_S, count_of
 
 
 def place_pipeline(
@@ -102,7 +107,7 @@ def plan_document(
         tangram_version=VERSION,
         model=ModelSection.of(placed.model, padded_vocab_size=placed.padded_vocab_size),
         cluster=ClusterSection.of(cluster),
-        job=JobSection.of(placed.job, precision_reason=precision_reason),
+        job=JobSection.of(_job_of(placed), precision_reason=precision_reason),
         granularity=granularity,
         num_atoms=len(placed.atoms),
         islands=[IslandSection.of(island) for island in islands],
@@ -126,7 +131,9 @@ def prediction(placed: PlacedPipeline, timeline: Timeline) -> Prediction:
     flop = float(model_flop_per_token(model, job.seq_len)) * tokens
     gpus = [s.portion.island.gpu for s in placed.stages for _ in range(s.portion.num_gpus)]
     peak = sum(gpu.peak_flop_per_s[job.precision] for gpu in gpus)
+    bases = atom_bases(job, placed.atoms, placed.stages, placed.micro_batch)
     idle = timeline.idle_frac([s.portion.num_gpus for s in placed.stages])
+    band = None if job.basis.overrides else time_band(gpus, job.basis.stack, moe=model.has_moe)
     return Prediction(
         iteration_time_s=seconds,
         tokens_per_s=tokens / seconds,
@@ -135,8 +142,12 @@ def prediction(placed: PlacedPipeline, timeline: Timeline) -> Prediction:
         mfu=flop / seconds / peak,
         bubble_frac=idle,
         bottleneck_stage=placed.bottleneck,
-        basis="formula",
-        basis_note=_basis_note(gpus),
+        basis="mixed" if _rests_on_measured(bases) else "formula",
+        basis_note=_basis_note(gpus, job.basis, bases),
+        time_band_frac=None if band is None else round(band.half_width_frac, 4),
+        time_band_note="of your own calibration; its file says how far off it was"
+        if band is None
+        else band.basis,
         breakdown=_breakdown(timeline),
     )
 
@@ -150,10 +161,26 @@ def tied_groups(model: ModelSpec, stages: Sequence[StageSection]) -> list[TiedGr
     return [TiedGroup(name="embedding", stages=[s.index for s in holders], ranks=ranks)]
 
 
-def _basis_note(gpus: Sequence[GpuSpec]) -> str:
+def _job_of(placed: PlacedPipeline) -> Job:
+    """The job with those measured factors that the pipeline rests on."""
+    job = placed.job
+    used = used_factors(job, placed.atoms, placed.stages, placed.micro_batch)
+    return replace(job, basis=replace(job.basis, measured=used))
+
+
+def _rests_on_measured(bases: Mapping[str, int]) -> bool:
+    return any(number for kind, number in bases.items() if kind != PLAIN_FORMULA)
+
+
+def _basis_note(gpus: Sequence[GpuSpec], basis: CostBasis, bases: Mapping[str, int]) -> str:
     by_name = {gpu.name: gpu for gpu in gpus}
-    notes = dict.fromkeys(basis_note(by_name[name]) for name in sorted(by_name))
-    return "; ".join(notes)
+    notes = dict.fromkeys(basis_note(by_name[name], basis) for name in sorted(by_name))
+    if not _rests_on_measured(bases):
+        return "; ".join(notes)
+    words = {PLAIN_FORMULA: "by plain formula", Basis.SCALED.value: "by a formula scaled to measurements"}
+    parts = [f"{bases[kind]} {words.get(kind, kind)}" for kind in KINDS if bases[kind]]
+    counted = f"compute of {count_of(sum(bases.values()), 'atom')}: {', '.join(parts)}"
+    return "; ".join([counted, *notes])
 
 
 def _breakdown(timeline: Timeline) -> dict[str, float]:
@@ -179,11 +206,12 @@ def assumed_overlaps(job: Job) -> dict[str, float]:
     """Returns the largest share of each kind of communication that the prediction takes as hidden behind
     compute.
     """
+    stack = stack_constants(job.basis.stack, job.basis.overrides)
     return {
-        "data_parallel": 1.0 - stack_constants().exposed_floor_frac,
-        "tensor_parallel": 0.0,
-        "context_parallel": 0.0,
-        "expert_parallel": 0.0,
+        "data_parallel": 1.0 - stack.exposed_floor_frac,
+        "tensor_parallel": 1.0 - stack.tp_exposed_frac,
+        "context_parallel": 1.0 - stack.cp_exposed_frac,
+        "expert_parallel": 1.0 - stack.ep_exposed_frac,
         "point_to_point": 1.0 if job.overlap_p2p else 0.0,
     }
 

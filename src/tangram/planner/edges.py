@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tangram.basis import CostBasis
 from tangram.cluster.spec import Cluster, Node
 from tangram.cost.transfer import boundary_bytes, transfer
 from tangram.job import Job
@@ -47,17 +48,24 @@ def tied_bytes(model: ModelSpec, job: Job) -> int:
     return model.vocab_size * model.hidden_size * job.optimizer.gradient_bytes
 
 
-def placed_edge(cluster: Cluster, front: Placement, behind: Placement, num_bytes: int) -> SimEdge:
+def placed_edge(
+    cluster: Cluster, front: Placement, behind: Placement, num_bytes: int, basis: CostBasis
+) -> SimEdge:
     """Returns the edge between two placed stages; transfers between hosts hold their NICs."""
     lanes = min(front.portion.gpus_per_node, behind.portion.gpus_per_node)
-    return node_edge(cluster, front.nodes, behind.nodes, num_bytes, lanes)
+    return node_edge(cluster, front.nodes, behind.nodes, num_bytes, lanes, basis)
 
 
 def node_edge(
-    cluster: Cluster, front: Sequence[Node], behind: Sequence[Node], num_bytes: int, lanes: int
+    cluster: Cluster,
+    front: Sequence[Node],
+    behind: Sequence[Node],
+    num_bytes: int,
+    lanes: int,
+    basis: CostBasis,
 ) -> SimEdge:
     """Returns the edge between stages on these nodes; ``lanes`` pairs of GPUs talk at once on one node."""
-    moved = transfer(cluster, front, behind, num_bytes, lanes=lanes)
+    moved = transfer(cluster, front, behind, num_bytes, lanes=lanes, basis=basis)
     occupancy = round(moved.occupancy_s * NS_PER_S)
     latency = round(moved.latency_s * NS_PER_S)
     hosts_front = {n.host for n in front}

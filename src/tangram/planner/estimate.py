@@ -22,9 +22,11 @@ from tangram.plan.schema import BoundSection, IdleSection, PlanDocument, SearchS
 from tangram.planner.document import place_pipeline, plan_document, stated_tolerances
 from tangram.planner.edges import boundaries, tied_bytes
 from tangram.planner.idle import free_slots, used_slots
+from tangram.planner.measured import transfer_notes, unmeasured_notes, with_measured
 from tangram.planner.placement import Placement, Slot, place
 from tangram.planner.reference import reference
 from tangram.planner.traffic import EdgeBook, Traffic
+from tangram.profiles.measured import MeasuredLayers
 from tangram.simulate.engine import simulate
 from tangram.simulate.pipeline import SimPipeline, SimStage
 from tangram.units import NS_PER_S
@@ -78,6 +80,7 @@ def estimate(
     precision_reason: str = "",
     assumptions: Sequence[Assumption] = (),
     tolerances: Tolerances = Tolerances(),
+    measured: MeasuredLayers | None = None,
 ) -> PlanDocument:
     """Predicts a dictated pipeline.
 
@@ -89,6 +92,7 @@ def estimate(
     """
     atoms = cut_atoms(model)
     islands = build_islands(cluster, job.precision, tolerances)
+    job = with_measured(job, measured, model, atoms, islands)
     _check_layers(model, stages)
     portions, named = _placed(stages, islands)
     choices = _choices(model, job, atoms, stages, portions)
@@ -96,6 +100,7 @@ def estimate(
     best = min(trials, key=lambda t: (t.overflow_bytes > 0, t.overflow_bytes, t.iteration_ns, t.micro_batch))
     placements = best.placements
     placed = place_pipeline(model, atoms, job, best.micro_batch, choices, placements, best.pipeline)
+    notes = [*unmeasured_notes(measured, job, islands), *transfer_notes(job)]
     usable = [i for i in islands if i.gpu.supports(job.precision)]
     period_s = reference(model, atoms, usable, best.micro_batch, job).least_period_s()
     ideal = min(period_s * best.pipeline.num_micro_batches, best.iteration_ns / NS_PER_S)
@@ -106,7 +111,7 @@ def estimate(
         granularity="layer",
         tolerances=stated_tolerances(tolerances),
         precision_reason=precision_reason,
-        assumptions=[*cluster.assumptions, *assumptions],
+        assumptions=[*cluster.assumptions, *assumptions, *notes],
         bound=BoundSection(
             lower_bound_s=ideal,
             gap_frac=best.iteration_ns / NS_PER_S / ideal - 1,
@@ -342,7 +347,7 @@ def _trial(
         times = (cost.forward_s, cost.backward_s, cost.step_s)
         forward, backward, step = (round(t * NS_PER_S) for t in times)
         sim.append(SimStage(forward, backward, step, window))
-    book = EdgeBook(cluster)
+    book = EdgeBook(cluster, job.basis)
     traffic = Traffic(
         book,
         tuple(choice.portion for choice in choices),

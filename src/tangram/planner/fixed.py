@@ -88,7 +88,7 @@ def _pipeline(search: Search, stages: Sequence[FixedStage], size: MicroBatch) ->
             int(column[row]) for column in (table.forward_ns, table.backward_ns, table.step_ns)
         )
         sim.append(SimStage(forward, backward, step, window))
-    return EdgeBook(search.cluster).pipeline(
+    return EdgeBook(search.cluster, search.job.basis).pipeline(
         placements,
         [size.cuts.bytes_at[stage.stop] for stage in stages[:-1]],
         tied_bytes(search.model, search.job),

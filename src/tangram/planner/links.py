@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tangram.basis import CostBasis
 from tangram.cluster.spec import Cluster, Island, Node
 from tangram.cost.transfer import tied_sync_s, transfer
 from tangram.cost.types import BoolArray, IntArray
@@ -51,10 +52,17 @@ class _Range:
         e, f, g = (np.zeros((num, num), dtype=np.bool_) for _ in range(3))
         return _Range(a, b, c, d, e, f, g)
 
-    def note(self, at: tuple[int, int], cluster: Cluster, pairs: Sequence[NodePair], lanes: int) -> None:
+    def note(
+        self,
+        at: tuple[int, int],
+        cluster: Cluster,
+        pairs: Sequence[NodePair],
+        lanes: int,
+        basis: CostBasis,
+    ) -> None:
         """Notes the links between pairs of nodes; ``lanes`` pairs of GPUs use the fastest at once."""
-        slow = [transfer(cluster, x, y, 1) for x, y in pairs]
-        fast = [transfer(cluster, x, y, 1, lanes=lanes) for x, y in pairs]
+        slow = [transfer(cluster, x, y, 1, basis=basis) for x, y in pairs]
+        fast = [transfer(cluster, x, y, 1, lanes=lanes, basis=basis) for x, y in pairs]
         self.slow_latency_s[at] = max(t.latency_s for t in slow)
         self.fast_latency_s[at] = min(t.latency_s for t in fast)
         self.slow_s_per_byte[at] = max(t.occupancy_s for t in slow)
@@ -103,13 +111,14 @@ class ClassLinks:
     node_gpus: IntArray
 
     @staticmethod
-    def of(cluster: Cluster, space: SearchSpace, tied_bytes: int) -> ClassLinks:
+    def of(cluster: Cluster, space: SearchSpace, tied_bytes: int, basis: CostBasis) -> ClassLinks:
         """Looks at the links between all pairs of classes.
 
         Args:
             cluster: The network.
             space: Classes.
             tied_bytes: Gradient of a tied embedding; 0 without one.
+            basis: What predictions rest on.
         """
         classes = space.link_classes
         apart, together = _Range.nothing(len(classes)), _Range.nothing(len(classes))
@@ -117,19 +126,19 @@ class ClassLinks:
             for column, b in enumerate(classes):
                 at, lanes = (row, column), _lanes(space, a, b)
                 pairs = _expected_pairs(cluster, space, a, b)
-                apart.note(at, cluster, pairs, lanes)
+                apart.note(at, cluster, pairs, lanes, basis)
                 apart.expects_nics[at] = all(x.host != y.host for (x,), (y,) in pairs)
                 apart.needs_nics[at] = _always_two_hosts(space, a, b)
                 if a.island == b.island and not (a.whole or b.whole):
                     nodes = representatives(cluster, space.islands[a.island])
-                    together.note(at, cluster, [((x,), (x,)) for x in nodes], lanes)
+                    together.note(at, cluster, [((x,), (x,)) for x in nodes], lanes, basis)
         nodes_of = np.array([c.num_nodes for c in classes], dtype=np.int64)
         return ClassLinks(
             apart=apart,
             together=together if space.placement_matters else None,
             widths=np.minimum(nodes_of[:, None], nodes_of[None, :]),
-            tied_ns=least_tied_ns(cluster, space, tied_bytes),
-            tied_apart_ns=least_tied_ns(cluster, space, tied_bytes, apart=True),
+            tied_ns=least_tied_ns(cluster, space, tied_bytes, basis),
+            tied_apart_ns=least_tied_ns(cluster, space, tied_bytes, basis, apart=True),
             nics=Nics(
                 np.array([c.island for c in classes], dtype=np.int64),
                 nodes_of,
@@ -154,7 +163,9 @@ class ClassLinks:
         return SameNode(expected, best, self.tied_apart_ns, self.nics.class_island, self.node_gpus)
 
 
-def least_tied_ns(cluster: Cluster, space: SearchSpace, num_bytes: float, *, apart: bool = False) -> IntArray:
+def least_tied_ns(
+    cluster: Cluster, space: SearchSpace, num_bytes: float, basis: CostBasis, *, apart: bool = False
+) -> IntArray:
     """Returns the least time in which a first and a last stage can keep a tied embedding equal, by their
     link classes: shape ``(num_classes, num_classes)``, ``[first, last]``; ``apart``: on different nodes,
     where there are several.
@@ -167,7 +178,7 @@ def least_tied_ns(cluster: Cluster, space: SearchSpace, num_bytes: float, *, apa
     for row, a in enumerate(space.link_classes):
         for column, b in enumerate(space.link_classes):
             times = [
-                tied_sync_s(cluster, x, y, num_bytes, lanes=_lanes(space, a, b))
+                tied_sync_s(cluster, x, y, num_bytes, lanes=_lanes(space, a, b), basis=basis)
                 for x, y in pairs(cluster, space, a, b)
             ]
             least[row, column] = int(min(times) / min(a.num_nodes, b.num_nodes) * NS_PER_S)

@@ -16,11 +16,13 @@ from tangram.planner.bounds import bound_section
 from tangram.planner.comparisons import best_alone, better_without, comparisons
 from tangram.planner.document import place_pipeline, plan_document, stated_tolerances
 from tangram.planner.idle import idle_sections
+from tangram.planner.measured import transfer_notes, unmeasured_notes, with_measured
 from tangram.planner.options import PlanOptions
 from tangram.planner.pin_checks import check_atoms, check_pins
 from tangram.planner.refusal import infeasible
 from tangram.planner.search import Search
 from tangram.planner.space import search_space
+from tangram.profiles.measured import MeasuredLayers
 
 Stats = MutableMapping[str, float]
 
@@ -33,6 +35,7 @@ def plan(
     *,
     precision_reason: str = "",
     assumptions: Sequence[Assumption] = (),
+    measured: MeasuredLayers | None = None,
     stats: Stats | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> PlanDocument:
@@ -45,6 +48,7 @@ def plan(
         options: About the search itself.
         precision_reason: Why this precision, for the document.
         assumptions: What the caller assumed, for the document; the cluster's own are added.
+        measured: Measured layers, which override formulas where they say anything.
         stats: Receives wall-clock seconds by phase; never part of the document.
         progress: Called with one line at a time.
 
@@ -59,6 +63,8 @@ def plan(
         islands = build_islands(cluster, job.precision, options.tolerances)
         space = search_space(islands, job.precision)
         check_pins(model, job, space)
+    with clock.phase("measured_s"):
+        job = with_measured(job, measured, model, atoms, space.islands)
     search = Search(model, atoms, cluster, job, space, options, progress)
     with clock.phase("single_islands_s"):
         alone = best_alone(search)
@@ -85,7 +91,7 @@ def plan(
             granularity=str(options.granularity),
             tolerances=stated_tolerances(options.tolerances),
             precision_reason=precision_reason,
-            assumptions=[*cluster.assumptions, *assumptions, *_notes(search)],
+            assumptions=[*cluster.assumptions, *assumptions, *_notes(search, measured)],
             bound=bound,
             idle=idle,
             comparisons=compared,
@@ -108,12 +114,13 @@ class _Clock:
             self._stats[name] = time.perf_counter() - began
 
 
-def _notes(search: Search) -> list[Assumption]:
+def _notes(search: Search, measured: MeasuredLayers | None) -> list[Assumption]:
     coarse = [
         Assumption(note, "to keep the search small; smaller stages there were not tried")
         for note in search.space.notes
     ]
-    return coarse + [Assumption(text, "its answers were not used") for text in search.rejections]
+    basis = [*unmeasured_notes(measured, search.job, search.space.islands), *transfer_notes(search.job)]
+    return basis + coarse + [Assumption(text, "its answers were not used") for text in search.rejections]
 
 
 def _search_section(search: Search) -> SearchSection:

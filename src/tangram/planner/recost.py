@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from tangram.basis import CostBasis
 from tangram.cluster.islands import build_islands
 from tangram.cluster.spec import Cluster, Island, Portion
 from tangram.cluster.tolerances import Tolerances
@@ -62,7 +63,7 @@ def recost_plan(doc: PlanDocument) -> PlacedPipeline:
         )
         for cost, window in zip(costs, pipeline.schedule.in_flight, strict=True)
     ]
-    again = EdgeBook(cluster).pipeline(
+    again = EdgeBook(cluster, job.basis).pipeline(
         placements,
         placed.boundary_bytes[:-1],
         tied_bytes(model, job),
@@ -77,10 +78,13 @@ def cost_violations(doc: PlanDocument) -> list[Violation]:
     """Returns where a plan's predictions differ from what the cost model and the simulator say today.
 
     Args:
-        doc: A plan that passes :func:`tangram.plan.check.check_plan`. Plans that rest on measurements are
-            not compared.
+        doc: A plan that passes :func:`tangram.plan.check.check_plan`. A plan that rests on measurements which
+            it does not hold is not compared.
+
+    Raises:
+        InputError: A constant of the plan's basis is unknown or out of range.
     """
-    if doc.prediction.basis != "formula":
+    if doc.prediction.basis != "formula" and not doc.job.to_job().basis.measured:
         return []
     rebuilt = {i.name: IslandSection.of(i) for i in _islands(doc, doc.cluster.to_cluster())}
     found = [
@@ -144,6 +148,7 @@ def _differences(pairs: dict[str, tuple[float, float]], where: str, code: str) -
 
 def _stated_pipeline(doc: PlanDocument) -> SimPipeline:
     pipeline, cluster = doc.pipelines[0], doc.cluster.to_cluster()
+    basis = doc.job.to_job().basis
     stages = tuple(
         SimStage(
             round(s.predicted.forward_s * NS_PER_S),
@@ -154,18 +159,18 @@ def _stated_pipeline(doc: PlanDocument) -> SimPipeline:
         for s, window in zip(pipeline.stages, pipeline.schedule.in_flight, strict=True)
     )
     edges = tuple(
-        _stated_edge(front, behind, cluster)
+        _stated_edge(front, behind, cluster, basis)
         for front, behind in zip(pipeline.stages, pipeline.stages[1:], strict=False)
     )
     return SimPipeline(stages, edges, pipeline.num_micro_batches, not pipeline.schedule.overlap_p2p)
 
 
-def _stated_edge(front: StageSection, behind: StageSection, cluster: Cluster) -> SimEdge:
+def _stated_edge(front: StageSection, behind: StageSection, cluster: Cluster, basis: CostBasis) -> SimEdge:
     """The edge as stated: its latency and resources are the placement's, the rest of its time is
     occupancy.
     """
     a, b = (_bare_placement(stage, cluster) for stage in (front, behind))
-    placed = placed_edge(cluster, a, b, front.predicted.boundary_bytes)
+    placed = placed_edge(cluster, a, b, front.predicted.boundary_bytes, basis)
     forward = round((front.predicted.send_forward_s or 0.0) * NS_PER_S)
     backward = round((front.predicted.send_backward_s or 0.0) * NS_PER_S)
     latency = min(placed.latency_ns, forward, backward)

@@ -10,12 +10,14 @@ of every example.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tangram.basis import MeasuredTable
 from tangram.cluster.spec import Island, Portion
 from tangram.cost.atoms import atom_costs
+from tangram.cost.factors import applies
 from tangram.cost.types import BoolArray, FloatArray, StageConfig, StageConfigs
 from tangram.job import Job
 from tangram.model.atoms import Atom
@@ -115,7 +117,12 @@ class Reference:
 def reference(
     model: ModelSpec, atoms: Sequence[Atom], islands: Sequence[Island], micro_batch: int, job: Job
 ) -> Reference:
-    """Prices every atom on one GPU of every island."""
+    """Prices every atom on one GPU of every island.
+
+    Where layers were measured, formulas count with the least factor of any degrees: no stage is predicted to
+    be quicker than that. Nothing is measured with tp across nodes: there the factor is 1.
+    """
+    formulas = replace(job, basis=replace(job.basis, measured=MeasuredTable()))
     kinds = {atom.fingerprint: atom for atom in atoms}
     order = {fingerprint: idx for idx, fingerprint in enumerate(kinds)}
     position = np.array([order[atom.fingerprint] for atom in atoms])
@@ -123,8 +130,13 @@ def reference(
     times, states, tied = [], np.zeros(len(atoms)), 0.0
     for island in islands:
         alone = Portion(island, 1, 1)
-        costs = atom_costs(model, tuple(kinds.values()), alone, config, micro_batch, job)
-        times.append((costs.forward_s + costs.backward_s)[:, 0][position])
+        costs = atom_costs(model, tuple(kinds.values()), alone, config, micro_batch, formulas)
+        passes = np.array([costs.forward_s[:, 0], costs.backward_s[:, 0]])
+        if applies(job):
+            table = job.basis.measured
+            least = np.array([table.least(kind, island.name, micro_batch) for kind in kinds]).T
+            passes *= np.minimum(least, 1.0) if job.pins.allow_cross_node_tp else least
+        times.append((passes[0] + passes[1])[position])
         bytes_ = costs.weight_bytes + costs.gradient_bytes
         if job.pins.offload in ("none", "activations"):
             bytes_ = bytes_ + costs.optimizer_bytes

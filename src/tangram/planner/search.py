@@ -119,8 +119,10 @@ class Search:
     _links: ClassLinks = field(init=False)
 
     def __post_init__(self) -> None:
-        self._book = EdgeBook(self.cluster)
-        self._links = ClassLinks.of(self.cluster, self.space, tied_bytes(self.model, self.job))
+        self._book = EdgeBook(self.cluster, self.job.basis)
+        self._links = ClassLinks.of(
+            self.cluster, self.space, tied_bytes(self.model, self.job), self.job.basis
+        )
         self.composer = Composer(self._referee, self.options.effort, incumbent_ns=self.incumbent_ns)
 
     @property
@@ -335,7 +337,7 @@ class Search:
         """An edge inside a slice plan, as its two stages would be placed by themselves."""
         size = next(s for s in self._sizes if s.size == micro_batch)
         first, second = place((front.portion, behind.portion))
-        return placed_edge(self.cluster, first, second, size.cuts.bytes_at[front.stop])
+        return placed_edge(self.cluster, first, second, size.cuts.bytes_at[front.stop], self.job.basis)
 
     def _referee(self, problem: Problem, chain: Chain) -> int:
         """Simulates a chain; with shared NICs where transfers are long enough to meet there."""

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from tangram.basis import CostBasis
 from tangram.cluster.spec import Cluster, Node, Portion
 from tangram.cost.transfer import tied_sync_s
 from tangram.planner.edges import node_edge
@@ -26,10 +27,12 @@ class EdgeBook:
 
     Attributes:
         cluster: The network.
+        basis: What predictions rest on.
         ways: Per portions, bytes behind them and bytes of a tied embedding.
     """
 
     cluster: Cluster
+    basis: CostBasis
     ways: dict[tuple[object, ...], list[Way]] = field(default_factory=dict)
     _edges: dict[tuple[_Names, _Names, int, int], SimEdge] = field(default_factory=dict)
     _tied: dict[tuple[_Names, _Names, int], int] = field(default_factory=dict)
@@ -38,7 +41,7 @@ class EdgeBook:
         """Returns the edge between stages on these nodes."""
         key = (_names(front), _names(behind), num_bytes, lanes)
         if key not in self._edges:
-            self._edges[key] = node_edge(self.cluster, front, behind, num_bytes, lanes)
+            self._edges[key] = node_edge(self.cluster, front, behind, num_bytes, lanes, self.basis)
         return self._edges[key]
 
     def tied_ns(self, first: Sequence[Node], last: Sequence[Node], num_bytes: int) -> int:
@@ -47,8 +50,11 @@ class EdgeBook:
             return 0
         key = (_names(first), _names(last), num_bytes)
         if key not in self._tied:
-            self._tied[key] = round(tied_sync_s(self.cluster, first, last, num_bytes) * NS_PER_S)
+            self._tied[key] = self._tied_ns(first, last, num_bytes)
         return self._tied[key]
+
+    def _tied_ns(self, first: Sequence[Node], last: Sequence[Node], num_bytes: int) -> int:
+        return round(tied_sync_s(self.cluster, first, last, num_bytes, basis=self.basis) * NS_PER_S)
 
     def edges(
         self, portions: Sequence[Portion], homes: Homes, bytes_behind: Sequence[int]

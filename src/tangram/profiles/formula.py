@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
+from tangram.basis import SHIPPED_BASIS, CostBasis, MeasuredTable
 from tangram.cluster.defaults import default_intra
 from tangram.cluster.spec import GpuSpec, Island, Node, Portion
 from tangram.cost.atoms import atom_costs
@@ -48,10 +49,12 @@ class CostFormula:
     Attributes:
         island: GPUs and links. Groups are inside one of its nodes: a larger tp has no answer.
         precision: Arithmetic of the matrix products.
+        basis: Whose constants count; measured factors do not, this is the formula alone.
     """
 
     island: Island
     precision: Precision
+    basis: CostBasis = SHIPPED_BASIS
     _known: dict[tuple[LayerShape, int, int, bool], PassTimes | None] = field(default_factory=dict)
 
     @staticmethod
@@ -82,6 +85,7 @@ class CostFormula:
         if shard is None or not parts or tp > self.island.gpus_per_node:
             return None
         matmul_flop_per_s(self.island.gpu, self.precision)  # refuses a precision that the part lacks
+        formulas = replace(self.basis, measured=MeasuredTable())
         degree = tp if with_tp_comm else 1
         model, _ = shape_model(shape if with_tp_comm else shard)
         try:
@@ -91,7 +95,7 @@ class CostFormula:
                 Portion(self.island, 1, degree),
                 StageConfigs.of([StageConfig(dp=1, tp=degree, expert_tp=degree if shape.num_experts else 1)]),
                 micro_batch,
-                Job(micro_batch, shape.seq_len, self.precision),
+                Job(micro_batch, shape.seq_len, self.precision, basis=formulas),
             )
         except InputError:  # a part that the cost model has no formula for
             return None

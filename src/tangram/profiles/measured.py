@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tangram.cost.constants import DEFAULT_STACK
+from tangram.basis import DEFAULT_STACK
 from tangram.errors import InputError
 from tangram.job import Precision
 from tangram.profiles.keys import key_of

@@ -151,10 +151,11 @@ def left_out(
 ) -> FloatArray:
     """Predicts the runs of every fold from a fit on all others; relative errors, shape ``(num_runs,)``."""
     errors = np.full(len(runs), np.nan)
+    everything = fit(RunBatch.of(runs), slots, target)
     for fold in sorted(set(fold_of)):
         inside = [idx for idx, own in enumerate(fold_of) if own == fold]
         rest = [run for run, own in zip(runs, fold_of, strict=True) if own != fold]
-        fitted = fit(RunBatch.of(rest), slots, target) if rest else []
+        fitted = fit(RunBatch.of(rest), slots, target, everything) if rest else []
         errors[inside] = errors_of([runs[idx] for idx in inside], target, fitted)
     return errors
 

@@ -80,13 +80,21 @@ def predicted(batch: RunBatch, constants: Constants, target: Target) -> FloatArr
     return predictions.iter_s if target is Target.TIME else predictions.peak_bytes
 
 
-def fit(batch: RunBatch, slots: Sequence[Slot], target: Target) -> list[Fitted]:
+def fit(
+    batch: RunBatch,
+    slots: Sequence[Slot],
+    target: Target,
+    start: Sequence[Fitted] = (),
+    base: Sequence[Fitted] = (),
+) -> list[Fitted]:
     """Fits slots to the runs of a batch; runs without the figure count nothing.
 
     Args:
         batch: Measured runs.
         slots: What may change. Slots that no run takes keep their shipped value.
         target: Which figure to fit.
+        start: A fit of the same slots to much the same runs, to start from; by default the shipped values.
+        base: Constants that were fitted before, in place of the shipped ones.
 
     Returns:
         One entry per slot, in order.
@@ -94,7 +102,8 @@ def fit(batch: RunBatch, slots: Sequence[Slot], target: Target) -> list[Fitted]:
     Raises:
         InputError: scipy is missing.
     """
-    shelves, truth = Shelves(batch, slots), measured(batch.runs, target)
+    before = [(entry.slot, entry.value) for entry in base]
+    shelves, truth = Shelves(batch, slots, before), measured(batch.runs, target)
     known = np.isfinite(truth)
     definitions = [definition(slot.constant) for slot in slots]
     low, high = (np.log([getattr(d, side) for d in definitions]) for side in ("low", "high"))
@@ -125,9 +134,10 @@ def fit(batch: RunBatch, slots: Sequence[Slot], target: Target) -> list[Fitted]:
                 rows[taken, position] = change[taken]
         return np.concatenate([rows * _soft_slope(base)[:, None], np.diag(1 / spread)])
 
+    begin = np.log([entry.value for entry in start]) if start else prior
     found = _least_squares()(
         residuals,
-        prior,
+        np.clip(begin, low + 1e-6, high - 1e-6),
         jac=jacobian,
         bounds=(low, high),
         x_scale=spread,

@@ -71,8 +71,16 @@ class Shelves:
     Setting slots again and again costs a few array assignments, which is what a fit does.
     """
 
-    def __init__(self, batch: RunBatch, slots: Sequence[Slot]) -> None:
-        """Prepares the shipped values; slots of nobody are no mistake, they just change nothing."""
+    def __init__(
+        self, batch: RunBatch, slots: Sequence[Slot], base: Sequence[tuple[Slot, float]] = ()
+    ) -> None:
+        """Prepares the shipped values; slots of nobody are no mistake, they just change nothing.
+
+        Args:
+            batch: Runs.
+            slots: What can be set.
+            base: Values that come in place of shipped ones.
+        """
         owners = [
             {**owners_of(batch.runs[number]), Shelf.GPU: family}
             for number, family in zip(batch.run_of_column.tolist(), batch.families, strict=True)
@@ -86,6 +94,9 @@ class Shelves:
         for _, kind, per_column in kinds:
             for field in fields(kind):
                 self._values[field.name] = np.array([getattr(c, field.name) for c in per_column])
+        for slot, value in base:
+            members = np.array([slot.owner in (EVERYBODY, o[slot.shelf]) for o in owners], dtype=np.bool_)
+            self._values[slot.constant] = np.where(members, value, self._values[slot.constant])
         self._members = [
             (slot, np.array([slot.owner in (EVERYBODY, o[slot.shelf]) for o in owners], dtype=np.bool_))
             for slot in slots

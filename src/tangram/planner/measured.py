@@ -1,0 +1,204 @@
+"""From measured layers to the factors that a job carries: done once, before anything is predicted.
+
+For every distinct atom, island, tp inside a node and number of samples on a rank that the planner may try,
+the lookup (:mod:`tangram.profiles.lookup`) says what the atom takes; the factor is that time over the cost
+model's.
+
+* An atom that was timed with its tensor-parallel collectives, or at tp = 1, is set against the cost model's
+  time of that very atom on that very island, so what was measured is predicted as measured.
+* A rank that was timed alone ran norms and residuals of all tokens; it is set against the formula of what it
+  ran, and the factor is that of compute alone.
+* Where the layers of one atom were timed both ways, or where nothing comparable was measured, formulas count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import fsum
+
+from tangram.basis import PLAIN_FORMULA, FactorKey, MeasuredFactor, MeasuredTable
+from tangram.cluster.spec import Assumption, Island, Portion
+from tangram.cost.atoms import atom_costs
+from tangram.cost.configs import tensor_parallel_degrees
+from tangram.cost.constants import stack_constants
+from tangram.cost.factors import applies
+from tangram.cost.types import StageConfig, StageConfigs
+from tangram.job import Job, divisors
+from tangram.model.atoms import Atom, has_experts
+from tangram.model.spec import ModelSpec
+from tangram.parallelizers.protocols import StageChoice
+from tangram.profiles.formula import CostFormula
+from tangram.profiles.lookup import Basis, LayerEstimate, layer_times
+from tangram.profiles.measured import LayerQuery, MeasuredLayers
+from tangram.profiles.shapes import atom_shapes
+
+KINDS = (*(basis.value for basis in Basis), PLAIN_FORMULA)
+"""What an atom's time can rest on, the best first."""
+
+_Passes = tuple[float, float]
+
+
+def with_measured(
+    job: Job,
+    measured: MeasuredLayers | None,
+    model: ModelSpec,
+    atoms: Sequence[Atom],
+    islands: Sequence[Island],
+) -> Job:
+    """Returns the job with the factors that measured layers give for it; the job itself without measurements.
+
+    Args:
+        job: The job.
+        measured: Measured layers; None leaves the job as it is.
+        model: The model.
+        atoms: All atoms of it.
+        islands: The islands that may be used.
+    """
+    if measured is None:
+        return job
+    kinds = tuple({atom.fingerprint: atom for atom in atoms}.values())
+    formulas = replace(job, basis=replace(job.basis, measured=MeasuredTable()))
+    factors: list[MeasuredFactor] = []
+    for island in islands:
+        if island.gpu.supports(job.precision) and (island.gpu.name, job.precision) in measured.tables:
+            factors += _IslandFactors(model, kinds, island, formulas, measured).all()
+    table = MeasuredTable(job.precision.value, job.seq_len, tuple(factors), is_whole=True)
+    return replace(job, basis=replace(job.basis, measured=table if factors else MeasuredTable()))
+
+
+@dataclass(frozen=True, slots=True)
+class _IslandFactors:
+    """Sets measured layers against the cost model on one island.
+
+    Attributes:
+        model, kinds: The model and its distinct atoms.
+        island: The GPUs.
+        job: The job, resting on formulas alone.
+        measured: Measured layers.
+    """
+
+    model: ModelSpec
+    kinds: tuple[Atom, ...]
+    island: Island
+    job: Job
+    measured: MeasuredLayers
+
+    def all(self) -> list[MeasuredFactor]:
+        """Returns the factors of all atoms, degrees and samples, plain formulas included."""
+        formula = CostFormula(self.island, self.job.precision, self.job.basis)
+        found: list[MeasuredFactor] = []
+        # Whatever is pinned: repairs try what is not.
+        for tp in tensor_parallel_degrees(self.model, self.island.gpus_per_node):
+            for samples in divisors(self.job.global_batch):
+                base = self._formula_times(tp, samples)
+                for atom in self.kinds:
+                    key = FactorKey(atom.fingerprint, self.island.name, tp, samples)
+                    own = self._factor(atom, key, formula, base[atom.fingerprint])
+                    found.append(own or MeasuredFactor(key, 1.0, 1.0, False, PLAIN_FORMULA))
+        return found
+
+    def _formula_times(self, tp: int, samples: int) -> dict[str, _Passes]:
+        """What the cost model says of every atom on one group inside a node, collectives included."""
+        config = StageConfig(dp=1, tp=tp, expert_tp=tp if self.model.has_moe else 1)
+        portion = Portion(self.island, 1, tp)
+        costs = atom_costs(self.model, self.kinds, portion, StageConfigs.of([config]), samples, self.job)
+        passes = zip(costs.forward_s[:, 0].tolist(), costs.backward_s[:, 0].tolist(), strict=True)
+        return {atom.fingerprint: both for atom, both in zip(self.kinds, passes, strict=True)}
+
+    def _factor(
+        self, atom: Atom, key: FactorKey, formula: CostFormula, base: _Passes
+    ) -> MeasuredFactor | None:
+        shapes = atom_shapes(self.model, atom, self.job.seq_len)
+        estimates: list[LayerEstimate] = []
+        alone: list[_Passes] = []
+        for shape in shapes:
+            query = LayerQuery(self.island.gpu.name, self.job.precision, shape, key.tp, key.samples)
+            found = layer_times(self.measured, query, formula)
+            if found is None:
+                return None
+            estimates.append(found)
+            if key.tp > 1 and not found.includes_tp_comm:
+                share = formula(shape, key.tp, key.samples, False)
+                if share is None:
+                    return None
+                alone.append(share)
+        if alone and len(alone) < len(estimates):
+            return None
+        if alone:
+            base = fsum(one[0] for one in alone), fsum(one[1] for one in alone)
+        if min(base) <= 0:
+            return None
+        order = list(Basis)
+        return MeasuredFactor(
+            key,
+            fsum(e.forward_s for e in estimates) / base[0],
+            fsum(e.backward_s for e in estimates) / base[1],
+            includes_tp_comm=key.tp > 1 and not alone,
+            basis=max((e.basis for e in estimates), key=order.index).value,
+        )
+
+
+def used_factors(
+    job: Job, atoms: Sequence[Atom], stages: Sequence[StageChoice], micro_batch: int
+) -> MeasuredTable:
+    """Returns what of the job's factors a pipeline rests on; plain formulas are left out."""
+    table = job.basis.measured
+    if not applies(job):
+        return MeasuredTable()
+    keys = {_key(atom, stage, micro_batch) for stage in stages for atom in atoms[stage.start : stage.stop]}
+    found = [factor for key in sorted(keys) if (factor := table.find(key)) is not None]
+    used = tuple(factor for factor in found if factor.basis != PLAIN_FORMULA)
+    return MeasuredTable(table.precision, table.seq_len, used) if used else MeasuredTable()
+
+
+def atom_bases(
+    job: Job, atoms: Sequence[Atom], stages: Sequence[StageChoice], micro_batch: int
+) -> Counter[str]:
+    """Counts the atoms of a pipeline by what their times rest on (:data:`KINDS`).
+
+    Under context or expert parallelism, and where experts are split otherwise than they were timed, a
+    measured factor is a scaled formula.
+    """
+    counts: Counter[str] = Counter()
+    for stage in stages:
+        config = stage.config
+        for atom in atoms[stage.start : stage.stop]:
+            factor = job.basis.measured.find(_key(atom, stage, micro_batch)) if applies(job) else None
+            basis = factor.basis if factor is not None else PLAIN_FORMULA
+            other_experts = has_experts([atom]) and (config.ep > 1 or config.expert_tp != config.tp)
+            if basis != PLAIN_FORMULA and (config.cp > 1 or other_experts):
+                basis = Basis.SCALED.value
+            counts[basis] += 1
+    return counts
+
+
+def unmeasured_notes(
+    measured: MeasuredLayers | None, job: Job, islands: Sequence[Island]
+) -> list[Assumption]:
+    """Says of which GPUs no layer was measured in the job's precision, if profiles are used."""
+    if measured is None:
+        return []
+    names = sorted({island.gpu.name for island in islands})
+    return [
+        Assumption(
+            f"formulas for {name}", f"no layer was measured on it in {job.precision.value} with that stack"
+        )
+        for name in names
+        if (name, job.precision) not in measured.tables
+    ]
+
+
+def transfer_notes(job: Job) -> list[Assumption]:
+    """Says where transfers between stages are exposed in a stack, but hidden in the plan."""
+    exposed = stack_constants(job.basis.stack, job.basis.overrides).p2p_exposed_frac
+    if not job.overlap_p2p or exposed <= 0:
+        return []
+    why = f"{job.basis.stack} waits for {exposed:.0%} of each; --no-engine-overlap counts all of it"
+    return [Assumption("transfers between stages are hidden behind compute", why)]
+
+
+def _key(atom: Atom, stage: StageChoice, micro_batch: int) -> FactorKey:
+    config = stage.config
+    return FactorKey(atom.fingerprint, stage.portion.island.name, config.tp, micro_batch // config.dp)
