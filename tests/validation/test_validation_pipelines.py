@@ -71,7 +71,7 @@ def test_whose_peak_is_meant(tmp_path: Path) -> None:
 
 
 def test_interleaving_holds_more_on_the_first_stage(tmp_path: Path) -> None:
-    """Megatron's warm-up: 2 (pp - 1) + (v - 1) pp + 1 chunks of a v-th of the layers, against pp micro-batches."""
+    """Megatron's warm-up: 2 (pp - 1) + (v - 1) pp + 1 chunks of a v-th of the layers."""
     plain, chunks = (run_of(tmp_path, vpp=v, memory_ranks="first-stage") for v in (1, 4))
     peaks = predict_batch(*batch_of(plain, chunks)).peak_bytes
     assert peaks[1] > peaks[0]
