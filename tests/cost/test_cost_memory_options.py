@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cost_cases import A100, H100, V100, dense_layer, island_of, model_of, moe_layer
 
+from tangram.basis import SHIPPED_BASIS
 from tangram.cluster.spec import GpuSpec, Portion
 from tangram.cost import work
 from tangram.cost.batch import HEAD, BatchCosts, BatchStage, StageBatch
@@ -42,7 +43,7 @@ def stage_of(
 
 
 def costs_of(stage: BatchStage, part: GpuSpec = A100, stack: str | None = None) -> BatchCosts:
-    constants = constants_of(part)
+    constants = constants_of(part, SHIPPED_BASIS)
     if stack is not None:
         constants = Constants(constants.gpu, stack_constants(stack), constants.cluster)
     return StageBatch.of([stage]).costs(constants)
@@ -230,7 +231,7 @@ def test_stages_with_and_without_options_stand_side_by_side() -> None:
         stage_of(model_of(dense_layer(), vocab=50_000), options)
         for options in (PLAIN, MemoryOptions(loss_copies=0, deterministic=True, further_gradient_bytes=2))
     ]
-    together = StageBatch.of(stages).costs(constants_of(A100))
+    together = StageBatch.of(stages).costs(constants_of(A100, SHIPPED_BASIS))
     for idx, stage in enumerate(stages):
         alone = costs_of(stage)
         for name in ("workspace_bytes", "library_bytes", "gradient_bytes", "reserve_bytes"):

@@ -89,7 +89,7 @@ def stage_cost(
     )
 
 
-def upper_peak_bytes(cost: StageCost) -> float:
+def upper_peak_bytes(cost: StageCost, job: Job) -> float:
     """Returns the peak that a stage's GPU is planned for: what fewer than 1 run of 50 exceeds.
 
     It is the best estimate times the stack's ``upper_memory_ratio``, so a stage fits where its best estimate
@@ -97,8 +97,14 @@ def upper_peak_bytes(cost: StageCost) -> float:
 
     Args:
         cost: What the stage costs.
+        job: Names the stack.
+
+    Raises:
+        UnknownNameError: An override of the job's basis has an unknown name.
+        InputError: An override is out of range.
     """
-    return cost.peak_bytes * stack_constants().upper_memory_ratio
+    stack = stack_constants(job.basis.stack, job.basis.overrides)
+    return cost.peak_bytes * stack.upper_memory_ratio
 
 
 def recompute_order(costs: AtomCosts, config: int, recomputable: Sequence[bool] | None = None) -> list[int]:
