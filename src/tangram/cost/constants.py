@@ -56,6 +56,7 @@ class StackConstants:
     moe_launch_ratio: float
     elementwise_ratio: float
     kernel_ratio: float
+    attention_ratio: float
     tp_exposed_frac: float
     cp_exposed_frac: float
     ep_exposed_frac: float

@@ -81,7 +81,7 @@ class Rates:
             * (stack.logit_traffic_fixed_bytes + stack.logit_traffic_element_ratio * setting.element_bytes),
             head_s_per_flop=1 / (gpu.gemm_efficiency * wide),
             head_overhead_rows=gpu.gemm_overhead_rows,
-            flash_s_per_flop=1 / (gpu.flash_efficiency * wide),
+            flash_s_per_flop=stack.attention_ratio / (gpu.flash_efficiency * wide),
             unfused_s_per_flop=1 / (gpu.unfused_efficiency * wide),
             unaligned_ratio=gpu.unaligned_ratio,
             score_s_per_byte=1 / (gpu.score_efficiency * bandwidth),

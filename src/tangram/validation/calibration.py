@@ -1,7 +1,7 @@
 """Calibration: which constants earn their place, their values, and how far off predictions with them are.
 
 The candidates are all constants on the shelves that the runs use. One whose value changes no prediction, or
-that a fit leaves within a standard deviation of its prior, is kept at its prior; and there are never more
+that a fit leaves near its prior (``LEAST_SHIFT``) is kept at its prior; and there are never more
 fitted constants than an eighth of the rows.
 """
 
@@ -41,6 +41,7 @@ TIME_CONSTANTS = {
         "collective_launch_s",
         "elementwise_ratio",
         "kernel_ratio",
+        "attention_ratio",
         "exposed_floor_frac",
         "p2p_exposed_frac",
         "tp_exposed_frac",
@@ -56,14 +57,14 @@ TIME_CONSTANTS = {
 MEMORY_CONSTANTS = {
     Shelf.STACK: (
         "logit_fixed_bytes",
-        "logit_element_ratio",
-        "head_gradient_bytes",
-        "gradient_bucket_bytes",
+        "activation_ratio",
         "context_bytes",
-        "communicator_bytes",
         "fragmentation_frac",
     ),
 }
+LEAST_SHIFT = 0.4
+"""Standard deviations that a constant has to move from its prior to be kept; found on the rows themselves."""
+
 _LEAST_EFFECT = 1e-4  # a constant ten times as large that changes no prediction by this share is not there
 
 
@@ -94,7 +95,7 @@ def select(runs: Sequence[Run], target: Target, slots: Sequence[Slot]) -> list[S
         shift = _shifts(batch, kept, fit(batch, kept, target))
         weakest = sorted(range(len(kept)), key=lambda idx: (shift[idx], kept[idx]))
         # A quarter of those that do not count go at a time: the others may take over what they said.
-        idle = [idx for idx in weakest if shift[idx] < 1]
+        idle = [idx for idx in weakest if shift[idx] < LEAST_SHIFT]
         surplus = len(kept) - most
         if not idle and surplus <= 0:
             return kept
