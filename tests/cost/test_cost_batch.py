@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from cost_cases import A100, V100, dense_layer, island_of, model_of, moe_layer, whole
 
+from tangram.basis import SHIPPED_BASIS
 from tangram.cost import work
 from tangram.cost.batch import EMBEDDING, HEAD, BatchStage, StageBatch
 from tangram.cost.constants import Constants, constants_of
@@ -41,7 +42,7 @@ def stages() -> list[tuple[BatchStage, float]]:
 @pytest.fixture(scope="module")
 def cases() -> tuple[StageBatch, list[object], Constants]:
     listed = stages()
-    per_part = [constants_of(V100 if idx // 16 % 2 else A100) for idx in range(len(listed))]
+    per_part = [constants_of(V100 if idx // 16 % 2 else A100, SHIPPED_BASIS) for idx in range(len(listed))]
     columns = {}
     for shelf in ("gpu", "stack", "cluster"):
         kind = type(getattr(per_part[0], shelf))
@@ -86,12 +87,12 @@ def one_stage(**changes: object) -> BatchStage:
 
 
 def seconds(stage: BatchStage) -> dict[str, float]:
-    costs = StageBatch.of([stage]).costs(constants_of(A100))
+    costs = StageBatch.of([stage]).costs(constants_of(A100, SHIPPED_BASIS))
     return {name: float(values[0]) for name, values in costs.components.items()}
 
 
 def test_options_of_the_stack_touch_what_they_name() -> None:
-    plain, stack = seconds(one_stage()), constants_of(A100).stack
+    plain, stack = seconds(one_stage()), constants_of(A100, SHIPPED_BASIS).stack
     graphs = seconds(one_stage(cuda_graphs=True))
     assert graphs["launch"] == pytest.approx(stack.graph_launch_ratio * plain["launch"])
     beside = seconds(one_stage(overlap_experts=True))

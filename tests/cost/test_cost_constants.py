@@ -77,10 +77,11 @@ def test_an_unknown_family_reads_the_generic_shelf_and_says_so() -> None:
     assert "'xpu' is unknown" in basis_note(part)
 
 
-def test_the_basis_says_how_far_it_has_been_off() -> None:
-    assert "143 published steps of dense models on A100" in basis_note(A100)
-    assert "not checked against measurements" in basis_note(V100)
-    assert constants_fingerprint() in basis_note(V100)
+def test_the_basis_names_the_constants_and_whether_they_were_fitted() -> None:
+    assert constants_fingerprint() in basis_note(A100)
+    assert "not fitted to measurements" not in basis_note(A100)
+    t4 = load_catalog()["T4"]
+    assert "estimates for this family, not fitted to measurements" in basis_note(t4)
     assert len(constants_fingerprint()) == 16
 
 
