@@ -39,6 +39,8 @@ class GpuConstants:
     fp8_efficiency: float
     fp8_overhead_rows: float
     fp4_efficiency: float
+    blas_workspace_bytes: float
+    fused_workspace_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +68,16 @@ class StackConstants:
     logit_traffic_fixed_bytes: float
     logit_traffic_element_ratio: float
     head_gradient_bytes: float
+    activation_ratio: float
     gradient_bucket_bytes: float
+    reduce_buffer_elements: float
     host_bandwidth_bytes_per_s: float
     context_bytes: float
     communicator_bytes: float
     fragmentation_frac: float
+    blas_workspaces: float
+    fused_workspaces: float
+    upper_memory_ratio: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tangram.cost import links, work
-from tangram.cost.constants import Constants, StackConstants
+from tangram.cost.constants import Constants, GpuConstants, StackConstants
 from tangram.cost.links import LinkRates
 from tangram.cost.setting import Setting
 from tangram.cost.types import FloatArray, Number
@@ -33,6 +33,7 @@ class Rates:
         ep_exposed_frac: Share of the exchange of tokens that no kernel hides.
         imbalance: Tokens of the busiest expert-parallel rank over the mean.
         links: Of collectives.
+        gpu: What the GPU's family adds in bytes.
         stack: What the stack adds in bytes and in overlap.
         host_copy_s_per_byte: Between GPU and host.
         host_update_s_per_byte: Of an optimizer in host memory, per GPU; all GPUs of the node are taken to do
@@ -55,6 +56,7 @@ class Rates:
     ep_exposed_frac: Number
     imbalance: Number
     links: LinkRates
+    gpu: GpuConstants
     stack: StackConstants
     host_copy_s_per_byte: Number
     host_update_s_per_byte: Number
@@ -90,6 +92,7 @@ class Rates:
             ep_exposed_frac=exposed,
             imbalance=np.where(setting.ep > 1, stack.expert_imbalance, 1.0),
             links=LinkRates.of(setting.groups, stack, constants.cluster),
+            gpu=gpu,
             stack=stack,
             host_copy_s_per_byte=1 / (constants.cluster.host_copy_efficiency * hardware.pcie_bytes_per_s),
             host_update_s_per_byte=hardware.gpus_per_node / stack.host_bandwidth_bytes_per_s,

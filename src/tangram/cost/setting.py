@@ -9,6 +9,7 @@ import numpy as np
 from tangram.cluster.spec import GpuSpec, Portion
 from tangram.cost.constants import matmul_flop_per_s
 from tangram.cost.links import EP, EXPERT_DATA, Groups
+from tangram.cost.memory_options import PLAIN, MemoryOptions
 from tangram.cost.types import BoolArray, FloatArray, Number, StageConfigs
 from tangram.job import Job, Precision
 from tangram.model.spec import ModelSpec
@@ -110,6 +111,7 @@ class Setting:
         num_communicators: Process groups of more than one rank.
         residual_bytes: Of the residual stream of the micro-batch on one rank.
         vocab_rows: Rows of the vocabulary matrices on one rank, padded.
+        memory: What the software does in its own way.
     """
 
     model: ModelSpec
@@ -136,6 +138,7 @@ class Setting:
     num_communicators: FloatArray
     residual_bytes: FloatArray
     vocab_rows: FloatArray
+    memory: MemoryOptions
 
     @staticmethod
     def of(
@@ -147,6 +150,7 @@ class Setting:
         *,
         flash: bool | None = None,
         sequence_parallel: bool = True,
+        memory: MemoryOptions = PLAIN,
     ) -> Setting:
         """Derives the arrays.
 
@@ -158,6 +162,7 @@ class Setting:
             job: The job.
             flash: Whether attention runs a fused kernel; by default what Tangram's runtime does on this GPU.
             sequence_parallel: Whether activations between tensor-parallel products are split over tp.
+            memory: What the software does in its own way; by default what Tangram's runtime does.
 
         Raises:
             InputError: The GPU has no arithmetic in the job's precision.
@@ -194,6 +199,7 @@ class Setting:
             num_communicators=_communicators(model, groups),
             residual_bytes=tokens / tp * (model.hidden_size * job.precision.element_bytes),
             vocab_rows=(-(-model.vocab_size // block) * PADDING_MULTIPLE).astype(np.float64),
+            memory=memory,
         )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from tangram.cluster.spec import Portion
 from tangram.cost.atoms import itemised_costs
+from tangram.cost.constants import stack_constants
 from tangram.cost.types import AtomCosts, FloatArray, StageConfig, StageConfigs, StageCost
 from tangram.errors import InternalError
 from tangram.job import Job
@@ -86,6 +87,24 @@ def stage_cost(
         capacity_bytes=portion.island.gpu.usable_memory_bytes,
         components=components,
     )
+
+
+def upper_peak_bytes(cost: StageCost, job: Job) -> float:
+    """Returns the peak that a stage's GPU is planned for: what fewer than 1 run of 50 exceeds.
+
+    It is the best estimate times the stack's ``upper_memory_ratio``, so a stage fits where its best estimate
+    is at most the capacity divided by that ratio.
+
+    Args:
+        cost: What the stage costs.
+        job: Names the stack.
+
+    Raises:
+        UnknownNameError: An override of the job's basis has an unknown name.
+        InputError: An override is out of range.
+    """
+    stack = stack_constants(job.basis.stack, job.basis.overrides)
+    return cost.peak_bytes * stack.upper_memory_ratio
 
 
 def recompute_order(costs: AtomCosts, config: int, recomputable: Sequence[bool] | None = None) -> list[int]:

@@ -57,11 +57,8 @@ TIME_CONSTANTS = {
 MEMORY_CONSTANTS = {
     Shelf.STACK: (
         "logit_fixed_bytes",
-        "logit_element_ratio",
-        "head_gradient_bytes",
-        "gradient_bucket_bytes",
+        "activation_ratio",
         "context_bytes",
-        "communicator_bytes",
         "fragmentation_frac",
     ),
 }

@@ -20,6 +20,7 @@ from itertools import pairwise
 import numpy as np
 
 from tangram.cluster.spec import GpuSpec
+from tangram.cost import memory
 from tangram.cost.atoms import STEP_COMPONENTS
 from tangram.cost.batch import BatchCosts, BatchStage, StageBatch
 from tangram.cost.constants import Constants, family_shelf
@@ -45,6 +46,7 @@ class RunBatch:
         first_place: Per position, its first place.
         first_position: Per run, its first position.
         depth: Per position, how many stages are behind it, itself included.
+        last_chunk: Per position, the share of its layers that is in its last chunk.
         nic_s, intra_s: Per position, how long one transfer to the next stage takes at the stated bandwidth of
             the NICs, or of the node; 0 where it does not cross them, and behind the last stage.
         num_micro_batches, chunks: Per run.
@@ -58,6 +60,7 @@ class RunBatch:
     first_place: IntArray
     first_position: IntArray
     depth: FloatArray
+    last_chunk: FloatArray
     nic_s: FloatArray
     intra_s: FloatArray
     num_micro_batches: FloatArray
@@ -72,7 +75,7 @@ class RunBatch:
         first_place: list[int] = []
         first_position: list[int] = []
         gpus: list[GpuSpec] = []
-        edges, depth = [], []
+        edges, depth, last_chunk = [], [], []
         for number, run in enumerate(runs):
             own = stages_of(run)
             first_position.append(len(first_place))
@@ -80,6 +83,7 @@ class RunBatch:
                 first_place.append(len(column))
                 column += [len(stages) + position for position in positions]
                 depth.append(run.degrees.pp - idx)
+                last_chunk.append(_last_chunk(run, idx))
                 edges.append(_edge_s(run, idx))
             stages += own.stages
             gpus += own.gpus
@@ -93,6 +97,7 @@ class RunBatch:
             first_place=_ints(first_place),
             first_position=_ints(first_position),
             depth=np.array(depth, dtype=np.float64),
+            last_chunk=np.array(last_chunk),
             nic_s=np.array([nic for nic, _ in edges]),
             intra_s=np.array([intra for _, intra in edges]),
             num_micro_batches=np.array([run.num_micro_batches for run in runs], dtype=np.float64),
@@ -123,12 +128,14 @@ class Predictions:
     Attributes:
         iter_s: Time of one step.
         peak_bytes: Peak memory, as the row counts it (whose peak, and the device's or the allocator's).
+        upper_peak_bytes: What fewer than 1 run of 50 exceeds.
         components: Parts of the time: those of the stage that sets the pace, over all micro-batches and its
             step end, and ``fill``, all that is not that stage's.
     """
 
     iter_s: FloatArray
     peak_bytes: FloatArray
+    upper_peak_bytes: FloatArray
     components: dict[str, FloatArray]
 
 
@@ -141,7 +148,10 @@ def predict_batch(batch: RunBatch, constants: Constants) -> Predictions:
     """
     costs = batch.stages.costs(constants)
     seconds = iteration_s(batch, costs, constants)
-    return Predictions(seconds, peak_bytes(batch, costs), _components(batch, costs, seconds))
+    ratio = np.maximum.reduceat(batch.slowest(costs.upper_ratio), batch.first_position)
+    upper = memory.upper_bytes(peak_bytes(batch, costs, doubtful=True), ratio)
+    peaks = peak_bytes(batch, costs)
+    return Predictions(seconds, peaks, upper, _components(batch, costs, seconds))
 
 
 def iteration_s(batch: RunBatch, costs: BatchCosts, constants: Constants) -> FloatArray:
@@ -161,21 +171,31 @@ def iteration_s(batch: RunBatch, costs: BatchCosts, constants: Constants) -> Flo
     return seconds
 
 
-def peak_bytes(batch: RunBatch, costs: BatchCosts) -> FloatArray:
+def peak_bytes(batch: RunBatch, costs: BatchCosts, *, doubtful: bool = False) -> FloatArray:
     """Returns the peak memory of every run, as its row counts it.
 
     Under 1F1B a stage holds as many micro-batches as there are stages from it to the end. Interleaved, it
-    holds ``2 (stages behind it) + (v - 1) pp + 1`` chunks of a v-th of its layers (Megatron-Core's warm-up).
+    holds ``2 (stages behind it) + (v - 1) g + 1`` chunks of its layers, for groups of g micro-batches
+    (Megatron-Core's warm-up; g is pp unless stated): one of the last chunk, the others of the earlier ones.
+    Layers that are no multiple of v leave the last chunk short.
+
+    Args:
+        batch: Runs.
+        costs: Of their stages.
+        doubtful: Whether to count what layers keep if attention of an unknown kind is unfused.
     """
     m, v, depth = (batch.spread(batch.num_micro_batches), batch.spread(batch.chunks), batch.depth)
-    pp = batch.spread(np.array([float(run.degrees.pp) for run in batch.runs]))
+    group = batch.spread(np.array([float(run.degrees.chunk_group or run.degrees.pp) for run in batch.runs]))
     held = np.minimum(m, depth)
-    chunks = np.minimum(m * v, 2 * (depth - 1) + (v - 1) * pp + 1)
-    layers = np.where(v > 1, chunks / v, held)
+    chunks = np.minimum(m * v, 2 * (depth - 1) + (v - 1) * group + 1)
+    tail = batch.last_chunk
+    layers = np.where(v > 1, tail + (1 - tail) * (chunks - 1) / np.maximum(v - 1, 1), held)
     on_device = np.array([run.measured.memory_kind is MemoryKind.DEVICE for run in batch.runs])
     states = costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes + costs.workspace_bytes
-    states = states + on_device[batch.run_of_column] * costs.reserve_bytes
-    peaks = batch.slowest(states) + layers * batch.slowest(costs.layer_activation_bytes)
+    states -= costs.late_bytes
+    layer_bytes = costs.layer_activation_bytes + (costs.doubtful_bytes if doubtful else 0.0)
+    states += np.where(on_device[batch.run_of_column], costs.reserve_bytes, costs.library_bytes)
+    peaks = batch.slowest(states) + layers * batch.slowest(layer_bytes)
     peaks = peaks + held * batch.slowest(costs.end_activation_bytes)
     first = batch.first_position
     last = np.append(first[1:], len(peaks)) - 1
@@ -234,6 +254,14 @@ def _edge_s(run: Run, stage: int) -> tuple[float, float]:
         return 0.0, rank_bytes / host.link_bytes_per_s
     on_node = min(gpus, host.gpus_per_node)
     return on_node * rank_bytes / min(host.nic_bytes_per_s, behind.nic_bytes_per_s), 0.0
+
+
+def _last_chunk(run: Run, stage: int) -> float:
+    """Share of a stage's layers in its last chunk, which holds those for multi-token prediction, too."""
+    layers, chunks = run.layers_per_stage[stage], run.degrees.vpp
+    extra = run.mtp_layers if stage == run.degrees.pp - 1 else 0
+    short = max(0, layers - -(-layers // chunks) * (chunks - 1))
+    return (short + extra) / max(1, layers + extra)
 
 
 def _ints(values: Sequence[int]) -> IntArray:

@@ -73,7 +73,7 @@ def _predict(run: Run, fitted: Sequence[Fitted]) -> Predicted:
     return Predicted(
         iter_s=float(found.iter_s[0]),
         peak_memory_bytes=float(found.peak_bytes[0]),
-        upper_peak_memory_bytes=None,
+        upper_peak_memory_bytes=float(found.upper_peak_bytes[0]),
         components={name: float(seconds[0]) for name, seconds in found.components.items()},
     )
 
