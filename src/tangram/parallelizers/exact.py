@@ -2,8 +2,8 @@
 
 ``exact`` is the default parallelizer. It answers with single stages; the composition cuts islands into stages
 itself, so its plans are optimal over all pipelines of such stages. Nothing is sampled and no heuristic drops
-an option: an option goes only when another of the same slice is no worse in time, forward time, step-end time
-and the number of micro-batches in flight that fit.
+an option: an option goes only when another of the same slice is no worse in forward time, backward time,
+step-end time and the number of micro-batches in flight that fit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ExactStageTable:
     capabilities = Capabilities(seconds_per_query=0.003)
 
     def options(self, request: TableRequest) -> OptionTable:
-        """Returns the Pareto set of options per slice, in (time, forward, step, in-flight).
+        """Returns the Pareto set of options per slice, in (forward, backward, step, in-flight).
 
         Rows are ordered by start, stop, time and in-flight count. ``counts`` says, in pairs of a
         slice content and a configuration: ``pairs`` = ``pairs_too_slow`` + ``pairs_infeasible`` +
@@ -118,7 +118,7 @@ def _search(
         rank=_ranks(configs)[config],
         config=config,
         num_recomputed=levels.num_recomputed,
-        time_ns=time_ns,
+        backward_ns=np.where(time_ns < FAR_NS, backward_ns, FAR_NS),
     )
     kept = pareto_options(rows)
     _count(found, in_time, levels.feasible, time_ns, kept)

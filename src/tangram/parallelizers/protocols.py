@@ -170,7 +170,7 @@ class StageTable(Protocol):
     capabilities: Capabilities
 
     def options(self, request: TableRequest) -> OptionTable:
-        """Returns the Pareto set of options per slice, in (time, forward, step, in-flight)."""
+        """Returns the Pareto set of options per slice, in (forward, backward, step, in-flight)."""
         ...
 
     def choice(self, request: TableRequest, table: OptionTable, idx: int) -> StageChoice:
