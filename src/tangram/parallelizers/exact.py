@@ -99,7 +99,8 @@ def _search(
 ) -> None:
     """Adds the useful options of a block of contents to ``found``."""
     rows_of = slice(block.start, block.stop)
-    cap_ns = _cap_ns(request.max_time_s)
+    limit_ns = request.max_time_ns
+    cap_ns = FAR_NS - 1 if limit_ns is None else min(limit_ns, FAR_NS - 1)
     forward_ns = nanoseconds(totals.forward_s[rows_of])
     in_time = forward_ns + nanoseconds(totals.backward_s[rows_of]) <= cap_ns
     content, config = np.nonzero(in_time & totals.may_fit()[rows_of])
@@ -147,11 +148,6 @@ def _count(
     found.counts["pairs_infeasible"] += int(in_time.sum() - fits.sum())
     found.counts["pairs_dominated"] += int((in_reach & ~useful).sum())
     found.counts["pairs_useful"] += int(useful.sum())
-
-
-def _cap_ns(max_time_s: float) -> int:
-    """The cap as a closed interval on the same integers as the times."""
-    return FAR_NS - 1 if max_time_s * 1e9 >= FAR_NS else int(np.floor(max_time_s * 1e9 + 0.5))
 
 
 def _ranks(configs: Sequence[StageConfig]) -> IntArray:

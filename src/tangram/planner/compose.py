@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tangram.cost.types import IntArray
+from tangram.cost.types import BoolArray, IntArray
 from tangram.planner.candidates import Candidate, Structure, structure, various
 from tangram.planner.effort import Effort, Wide
 from tangram.planner.frontier import Objective
@@ -106,6 +106,20 @@ class Composer:
         """Looks for a first plan in a problem that may leave useful pieces out; says nothing of bounds."""
         prober = Prober(problem, self.effort.scouting())
         self._first_plan(problem_idx, prober)
+        self.num_labels += prober.num_labels
+
+    def doubt(self, problem_idx: int, problem: Problem, useless: BoolArray) -> None:
+        """Searches a problem with all pieces that there are once more, for plans with those that a rule calls
+        useless; what is found counts. Nothing is, as long as the rules are right.
+        """
+        prober = Prober(problem, self.effort)
+        for objective, cutoff_ns in (
+            (Objective.LOWER_BOUND, self.cutoff_ns),
+            (Objective.CLOSED_FORM, self.reach_ns),
+        ):
+            for chain in prober.search(objective, cutoff_ns).chains:
+                if useless[list(chain.pieces)].any():
+                    self._simulate(problem_idx, problem, chain)
         self.num_labels += prober.num_labels
 
     def promise_ns(self, problem: Problem) -> int:

@@ -259,46 +259,67 @@ class Search:
         pruning = Pruning.PAPER if self.options.pruning is Pruning.PAPER else Pruning.SAFE
         promising: list[tuple[int, int, Problem]] = []
         for idx, size in enumerate(self._sizes[: 1 if self.options.effort.quick else _SCOUTED_SIZES]):
-            problem = self._problem(size, builder, size.reference.least_period_s() * _SCOUT_PACE, pruning)
+            pace_s = size.reference.least_period_s() * _SCOUT_PACE
+            problem = self._stated(size, self._tables(size, builder, pace_s, pruning))
             promising.append((self.composer.promise_ns(problem), idx, problem))
         _, idx, problem = min(promising, key=lambda found: found[:2])
         self._sizes.insert(0, self._sizes.pop(idx))
         self.composer.scout(0, problem)
 
     def _consider(self, idx: int, size: MicroBatch, builder: TableBuilder) -> None:
+        """Asks about one micro-batch size and searches it, as far as it may hold a better plan.
+
+        Without pruning, everything is asked about; but what the safe rules call useless is looked at
+        afterwards and by itself, for the limits of effort must not depend on it.
+        """
         composer, pruning = self.composer, self.options.pruning
-        if pruning is not Pruning.NONE and size.bound_ns >= composer.cutoff_ns:
+        is_hopeless = size.bound_ns >= composer.cutoff_ns
+        if is_hopeless:
             composer.close(idx, composer.cutoff_ns, proven=True)
-            self.counts["micro_batches_pruned"] += 1
-            return
+            if pruning is not Pruning.NONE:
+                self.counts["micro_batches_pruned"] += 1
+                return
         max_time_s = float("inf")
-        if pruning is not Pruning.NONE and composer.cutoff_ns < FAR_NS:
+        if composer.cutoff_ns < FAR_NS:
             max_time_s = composer.reach_ns / max(size.num_micro_batches - 1, 1) / NS_PER_S
-        problem = self._problem(size, builder, max_time_s, pruning)
-        self._problems[size.num_micro_batches] = problem
         self.considered.append(size.size)
+        if pruning is not Pruning.NONE:
+            self._search_size(idx, size, self._tables(size, builder, max_time_s, pruning))
+            return
+        tables = self._tables(size, builder, float("inf"), pruning)
+        useful = self._rules(size, Pruning.SAFE, max_time_s).useful(tables.pieces, self.space.units)
+        if not is_hopeless:
+            self._search_size(idx, size, tables.only(np.flatnonzero(useful)))
+        if not (self.options.effort.quick or useful.all()):
+            composer.doubt(idx, self._stated(size, tables), ~useful)
+
+    def _search_size(self, idx: int, size: MicroBatch, tables: TableSet) -> None:
+        composer, problem = self.composer, self._stated(size, tables)
+        self._problems[size.num_micro_batches] = problem
         composer.consider(idx, problem)
         if self.progress is not None and composer.best is not None:
             best = composer.best.time_ns / NS_PER_S
             options = len(problem.pieces)
             self.progress(f"micro-batch {size.size}: {options} options, best so far {best:.4g} s")
 
-    def _problem(
-        self, size: MicroBatch, builder: TableBuilder, max_time_s: float, pruning: Pruning
-    ) -> Problem:
-        """Asks the parallelizers about one micro-batch size and states the composition problem."""
-        rules = PairRules(
-            self.atoms,
-            self.model.has_moe,
-            size.reference,
-            pruning,
-            max_time_s,
-            self._allowed_slices(),
+    def _rules(self, size: MicroBatch, pruning: Pruning, max_time_s: float) -> PairRules:
+        return PairRules(
+            self.atoms, self.model.has_moe, size.reference, pruning, max_time_s, self._allowed_slices()
         )
+
+    def _tables(
+        self, size: MicroBatch, builder: TableBuilder, max_time_s: float, pruning: Pruning
+    ) -> TableSet:
+        """Asks the parallelizers about one micro-batch size."""
+        rules = self._rules(size, pruning, max_time_s)
         tables = builder.build(size.size, rules, self._max_in_flight(size), max_time_s)
         if pruning is self.options.pruning:
             self.counts.update(tables.counts)
         self.rejections += tables.rejections
+        return tables
+
+    def _stated(self, size: MicroBatch, tables: TableSet) -> Problem:
+        """States the composition problem of one micro-batch size."""
         expected, at_best = self._links.edges(size.cuts)
         tied = self._links.tied_ns if self.model.tied_embeddings else None
         problem = Problem(

@@ -59,6 +59,7 @@ class TableSet:
         sources: In the order of ``first_piece``.
         counts: Pairs, what each rule removed, queries, options.
         rejections: Parallelizers that misbehaved, in words.
+        origin: Of which piece of ``sources`` each piece is; None where they are the same.
     """
 
     atoms: tuple[Atom, ...]
@@ -67,6 +68,11 @@ class TableSet:
     sources: list[PieceSource]
     counts: Counter[str]
     rejections: list[str]
+    origin: IntArray | None = None
+
+    def only(self, idx: IntArray) -> TableSet:
+        """Returns the table with some of its pieces."""
+        return replace(self, pieces=self.pieces.take(idx), origin=idx)
 
     def stages_of(self, piece: int) -> tuple[StageTimes, ...]:
         """Returns the times of the stages of a piece, first to last."""
@@ -84,6 +90,7 @@ class TableSet:
         return [(s.stop + shift, s.portion) for s in plan.stages]
 
     def _source(self, piece: int) -> tuple[PieceSource, int]:
+        piece = piece if self.origin is None else int(self.origin[piece])
         at = bisect_right([s.first_piece for s in self.sources], piece) - 1
         return self.sources[at], piece - self.sources[at].first_piece
 
