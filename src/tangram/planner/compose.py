@@ -164,6 +164,19 @@ class Composer:
             self._polish(before.problem_idx, self._open[before.problem_idx], most_starts=1)
         self._open.clear()
 
+    def improve(self, problem_idx: int, problem: Problem, chain: Chain) -> None:
+        """Improves a plan of a problem that has been considered, step by step."""
+        around = Neighbourhood(problem, self.pace_floors_ns[problem_idx])
+        start = self._simulate(problem_idx, problem, chain)
+        budget = self.effort.wide(problem.num_micro_batches).polish_tasks
+
+        def execute(step: Chain) -> int:
+            return self._simulate(problem_idx, problem, step).time_ns
+
+        sweep(around, _step(start), execute, budget)
+        best = self._starts(problem, 1)[0]
+        polish(around, _step(best), best.time_ns, execute, budget)
+
     def lower_bound_ns(self) -> int:
         """The bound over all problems: at most the best simulated time."""
         return min([self.cutoff_ns, *self.lower_bounds_ns.values()])

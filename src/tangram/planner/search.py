@@ -18,6 +18,7 @@ from tangram.parallelizers.protocols import StageChoice
 from tangram.planner.candidates import Candidate
 from tangram.planner.compose import Composer
 from tangram.planner.edges import Boundaries, boundaries, placed_edge, tied_bytes
+from tangram.planner.frontier import chain_of
 from tangram.planner.lattice import prefix_bound
 from tangram.planner.links import ClassLinks
 from tangram.planner.options import PlanOptions, Pruning
@@ -168,6 +169,42 @@ class Search:
         """Returns a plan of a part of this space as one of this search."""
         size = next(s for s in self._sizes if s.size == found.micro_batch.size)
         return replace(found, micro_batch=size)
+
+    def improved(self, found: Found) -> Found:
+        """Takes a plan from elsewhere as one more start of this search and returns the best then known: that
+        plan, or one to which steps lead from its like among this search's pieces.
+        """
+        found = self.adopt(found)
+        problem = self.problem_of(found.micro_batch)
+        chain = None if problem is None else self._like(problem, found)
+        if problem is not None and chain is not None:
+            self.composer.improve(self._sizes.index(found.micro_batch), problem, chain)
+        best = self._best()
+        return best if best is not None and best.iteration_ns < found.iteration_ns else found
+
+    def _like(self, problem: Problem, found: Found) -> Chain | None:
+        """Returns a plan of a problem with the slices, portions and windows of another one; None where some
+        stage has none. Its stages are no slower, if there are such pieces.
+        """
+        pieces, chosen = problem.pieces, []
+        islands = {island.name: idx for idx, island in enumerate(self.space.islands)}
+        for stage, times in zip(found.stages, found.pipeline.stages, strict=True):
+            island = islands[stage.portion.island.name]
+            able = (pieces.start == stage.start) & (pieces.stop == stage.stop) & (pieces.island == island)
+            able &= (pieces.head_class == self.space.class_index(island, stage.portion)) & (pieces.run < 0)
+            able &= pieces.gpus * self.space.units[island] == stage.portion.num_gpus
+            able &= pieces.max_in_flight >= min(times.in_flight, problem.num_micro_batches)
+            if not able.any():
+                return None
+            no_slower = (
+                able & (pieces.forward_ns <= times.forward_ns) & (pieces.head_step_ns <= times.step_ns)
+            )
+            no_slower &= pieces.time_ns - pieces.forward_ns <= times.backward_ns
+            idx = np.flatnonzero(no_slower if no_slower.any() else able)
+            chosen.append(int(idx[np.argmin(pieces.time_ns[idx])]))
+        windows = [stage.in_flight for stage in found.pipeline.stages]
+        extras = [front - behind - 1 for front, behind in pairwise(windows)]
+        return chain_of(pieces, chosen, [*extras, 0], 0)
 
     def with_left_out(self, found: Found) -> Found:
         """Looks for plans that use each island that ``found`` leaves out, and returns the best plan then
