@@ -233,3 +233,30 @@ def test_a_faster_stage_has_every_window_of_a_slower_one(seed: int) -> None:
             assert (helps[:-1] >= helps[1:]).all()  # Times ascend.
             assert (before >= helps).all()
             before = helps
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_bound_falls_with_no_time_of_a_stage(seed: int) -> None:
+    """So a faster option may stand for a slower one. Forward and backward time count each by itself: of two
+    options of equal sum, the one with the shorter forward time may have the higher bound.
+    """
+    rng = random.Random(f"monotone {seed}")
+    stages, m = random_stages(rng, rng.randint(2, 5)), rng.choice([1, 2, 5, 9, 30])
+    extras = [rng.randint(0, 2) for _ in stages[1:]]
+    windows = [1]
+    for extra in reversed(extras):
+        windows.append(windows[-1] + 1 + extra)
+
+    def bound(f: list[int], b: list[int], u: list[int]) -> int:
+        x, big_x, o, n = (
+            [getattr(s, name) for s in stages[:-1]]
+            for name in ("one_way_ns", "round_trip_ns", "occupancy_ns", "nic_ns")
+        )
+        return lower_bound_ns(f, b, u, x, big_x, windows[::-1], m, o, n)
+
+    times = [[s.forward_ns for s in stages], [s.backward_ns for s in stages], [s.step_ns for s in stages]]
+    for place in range(len(stages)):
+        for which in range(3):
+            slower = [list(column) for column in times]
+            slower[which][place] += rng.choice([1, 7, 60])
+            assert bound(*slower) >= bound(*times)
