@@ -5,12 +5,12 @@ Whoever planned a stage, it is costed here: one referee for all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tangram.cluster.spec import Portion
-from tangram.cost.atoms import itemised_costs
+from tangram.cost.atoms import TiedShare, itemised_costs
 from tangram.cost.constants import stack_constants
 from tangram.cost.types import AtomCosts, FloatArray, StageConfig, StageConfigs, StageCost
 from tangram.errors import InternalError
@@ -32,6 +32,8 @@ def stage_cost(
     in_flight: int,
     recomputed: Sequence[bool],
     job: Job,
+    *,
+    itemise: Callable[..., tuple[AtomCosts, TiedShare]] = itemised_costs,
 ) -> StageCost:
     """Returns time and memory of a stage: sums over :func:`tangram.cost.atoms.atom_costs`.
 
@@ -48,6 +50,7 @@ def stage_cost(
         in_flight: Micro-batches in flight at this stage.
         recomputed: Per atom, whether it is recomputed in full.
         job: The job.
+        itemise: Answers like :func:`tangram.cost.atoms.itemised_costs`; a caller may have answers in store.
 
     Raises:
         InputError: The GPU has no arithmetic in the job's precision.
@@ -56,7 +59,7 @@ def stage_cost(
     """
     _check(atoms, portion, config, micro_batch, recomputed)
     numbers, distinct = _distinct(atoms)
-    costs, tied = itemised_costs(model, distinct, portion, StageConfigs.of([config]), micro_batch, job)
+    costs, tied = itemise(model, distinct, portion, StageConfigs.of([config]), micro_batch, job)
     flags = np.asarray(recomputed, dtype=np.bool_)
     again = np.bincount(numbers, weights=flags, minlength=len(distinct)).astype(np.float64)
     counts = np.bincount(numbers, minlength=len(distinct)).astype(np.float64)

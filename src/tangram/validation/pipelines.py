@@ -5,7 +5,7 @@ The time of a pipeline is a closed form, which costs microseconds and knows inte
 simulator is for plans that are placed on a cluster. With stage times t (forward and backward of one
 micro-batch), m micro-batches, v chunks of the model per stage and step ends u:
 
-    T = m max t + (sum t - max t) / v + max u
+    T = m max(t, link) + (sum t - max t) / v + max u
 
 the first two terms are Megatron's (Narayanan et al. 2021, section 2.2) for unequal stages. Transfers between
 stages add to the time of the stage that waits for them.
@@ -162,8 +162,9 @@ def iteration_s(batch: RunBatch, costs: BatchCosts, constants: Constants) -> Flo
     own_s = batch.slowest(costs.time_s)
     stage_s = own_s + 2 * exposed * chunks * transfer_s
     first = batch.first_position
-    slowest = np.maximum.reduceat(stage_s, first)
-    fill = (np.add.reduceat(stage_s, first) - slowest) / batch.chunks
+    # A link carries one transfer per micro-batch in either direction, so it may set the pace as well.
+    slowest = np.maximum.reduceat(np.maximum(stage_s, chunks * transfer_s), first)
+    fill = (np.add.reduceat(stage_s, first) - np.maximum.reduceat(stage_s, first)) / batch.chunks
     sent = np.add.reduceat(2 * (1 - exposed) * transfer_s, first)
     step = np.maximum.reduceat(batch.slowest(costs.step_s), first)
     seconds: FloatArray = batch.num_micro_batches * slowest + fill + sent + step
@@ -239,9 +240,8 @@ def _of_columns(batch: RunBatch, constant: Number) -> FloatArray:
 def _edge_s(run: Run, stage: int) -> tuple[float, float]:
     """Seconds of one transfer behind a stage at stated bandwidths: over the NICs, or inside a node.
 
-    Every rank sends what the next stage needs of it: its share of the residual stream where that is split
-        over tp,
-    else all of it. All ranks of a node send at once.
+    Every rank of a tensor-parallel group sends its share of the residual stream (Megatron scatters and
+    gathers it, DeepSpeed partitions it). All ranks of a node send at once.
     """
     degrees = run.degrees
     if stage + 1 == degrees.pp:
@@ -249,8 +249,7 @@ def _edge_s(run: Run, stage: int) -> tuple[float, float]:
     host, behind = run.hardware.host(stage), run.hardware.host(stage + 1)
     gpus = degrees.dp * degrees.cp * degrees.tp
     width = run.model.hidden_size * run.numbers.precision.element_bytes
-    split = degrees.tp if run.software.sequence_parallel else 1
-    rank_bytes = run.micro_batch * run.seq_len / degrees.cp * width / split
+    rank_bytes = run.micro_batch * run.seq_len / degrees.cp * width / degrees.tp
     if gpus * (stage + 2) <= host.gpus_per_node * (gpus * stage // host.gpus_per_node + 1):
         return 0.0, rank_bytes / host.link_bytes_per_s
     on_node = min(gpus, host.gpus_per_node)
