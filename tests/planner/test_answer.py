@@ -41,7 +41,8 @@ def question(
 
 @cache
 def answer_to(asked: tuple[int, int, int, int], *parallelizers: str) -> Outcome:
-    found = answered(*question(*asked), PlanOptions(parallelizers=parallelizers))
+    # With little effort the search of exact stays above the best plan of uniform, whatever the constants are.
+    found = answered(*question(*asked), PlanOptions(parallelizers=parallelizers, effort=LITTLE))
     assert found is not None
     return found
 
@@ -91,7 +92,7 @@ def test_a_plan_without_its_like_is_taken_as_it_is() -> None:
 
 @cache
 def hard_plan() -> tangram.Plan:
-    return tangram.plan(*question(*HARD))
+    return tangram.plan(*question(*HARD), PlanOptions(effort=LITTLE))
 
 
 def test_the_plan_says_so() -> None:
@@ -102,7 +103,7 @@ def test_the_plan_says_so() -> None:
     assert plan.search.counts["second_opinion_is_better"] == 1
     assert plan.search.counts["second_opinion_queries"] > 0
     (note,) = [a for a in plan.assumptions if "second opinion" in a.what]
-    assert "began as one of uniform with 946" in note.what
+    assert "began as one of uniform with 990" in note.what
     assert "a gap of 29.0 % to its bound, with 964" in note.why
     assert plan.prediction.iteration_time_s <= answer_to(HARD, "uniform").time_s
     assert plan.bound.gap_frac > 0.1
