@@ -277,7 +277,7 @@ def constants_fingerprint(basis: CostBasis = SHIPPED_BASIS) -> str:
     """Returns a short hash of all constants: equal predictions need equal fingerprints."""
     text = _text()
     if not basis.has_shipped_constants:
-        text += json.dumps([basis.stack, basis.cluster, sorted(basis.overrides)])
+        text += json.dumps([basis.stack, basis.cluster, basis.overrides])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
