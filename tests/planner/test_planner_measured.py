@@ -19,21 +19,24 @@ from tangram.cost.stage import stage_cost
 from tangram.cost.types import StageConfig, StageConfigs
 from tangram.job import Job, Pins, Precision
 from tangram.model.atoms import cut_atoms, parse_granularity
+from tangram.model.spec import FeedForwardSpec
+from tangram.parallelizers.protocols import StageChoice
 from tangram.plan.check import check_plan
 from tangram.plan.json_io import parse_plan, to_json
 from tangram.planner.estimate import DictatedStage, estimate
-from tangram.planner.measured import with_measured
+from tangram.planner.measured import atom_bases, with_measured
 from tangram.planner.options import PlanOptions, Pruning
 from tangram.planner.recost import cost_violations
 from tangram.planner.reference import reference
 from tangram.profiles.measured import MeasuredLayers
-from tangram.profiles.shapes import LayerKind, LayerShape
+from tangram.profiles.shapes import LayerKind, LayerShape, layer_shape
 from tangram.units import GB
 
 SEQ_LEN = 512
 JOB = Job(8, SEQ_LEN, Precision.FP16)
 MODEL = small_model()
 ATOMS = cut_atoms(MODEL)
+LAYER = layer_shape(MODEL, MODEL.layers[0], SEQ_LEN)
 
 
 def cluster_of(*kinds: tuple[str, int]) -> Cluster:
@@ -252,3 +255,61 @@ def test_repairs_try_what_is_not_pinned() -> None:
     tiny = small_cluster([small_node("a", "T4", 2, 3 * GB)])
     with pytest.raises(tangram.InfeasibleError):
         tangram.plan(small_model(24), tiny, pinned, measured=erratic_layers(tiny, 0))
+
+
+def test_layers_timed_both_ways_are_no_sum() -> None:
+    """Two unequal layers in one atom, one timed with its collectives and one alone."""
+    wide = replace(MODEL.layers[0], feed_forward=FeedForwardSpec(intermediate_size=4096, gated=True))
+    model = replace(MODEL, layers=(MODEL.layers[0], wide) * 2)
+    atoms = cut_atoms(model, parse_granularity("2"))
+    single = cut_atoms(model)
+    gpu = gpus_of(TWO)[1]
+    islands = build_islands(TWO, JOB.precision)
+    made = [
+        record
+        for atom, comm in ((single[1], True), (single[2], False))
+        for record in records(model, [atom], gpu, fixed, seq_len=SEQ_LEN, tps=(1, 2), comm=comm)
+    ]
+    table = with_measured(JOB, MeasuredLayers.of(made), model, atoms, islands).basis.measured
+    found = {f.key.tp: f for f in table.factors if f.key.atom == atoms[1].fingerprint and f.key.samples == 1}
+    assert found[1].basis == "measured"
+    assert (found[2].basis, found[2].forward, found[2].backward) == (PLAIN_FORMULA, 1.0, 1.0)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_experts_are_predicted_as_measured(tp: int) -> None:
+    model = small_model(moe=True)
+    atoms = cut_atoms(model)
+    gpu = gpus_of(TWO)[1]
+    islands = build_islands(TWO, JOB.precision)
+    island = next(i for i in islands if i.gpu.name == gpu)
+    made = records(model, atoms, gpu, fixed, seq_len=SEQ_LEN)
+    job = with_measured(JOB, MeasuredLayers.of(made), model, atoms, islands)
+    config = StageConfig(dp=4 // tp, tp=tp, expert_tp=tp)
+    portion = next(p for p in portions(island) if p.num_gpus == 4)
+    costs = atom_costs(model, atoms, portion, StageConfigs.of([config]), 8, job)
+    assert costs.forward_s[1, 0] == pytest.approx(fixed(LAYER, tp, 2 * tp)[0])
+    assert costs.backward_s[1, 0] == pytest.approx(fixed(LAYER, tp, 2 * tp)[1])
+
+
+def test_what_was_not_timed_that_way_is_a_scaled_formula() -> None:
+    model = small_model(moe=True)
+    atoms = cut_atoms(model)
+    gpu = gpus_of(TWO)[1]
+    islands = build_islands(TWO, JOB.precision)
+    island = next(i for i in islands if i.gpu.name == gpu)
+    made = records(model, atoms, gpu, fixed, seq_len=SEQ_LEN)
+    job = with_measured(JOB, MeasuredLayers.of(made), model, atoms, islands)
+    portion = next(p for p in portions(island) if p.num_gpus == 4)
+
+    def bases(config: StageConfig) -> dict[str, int]:
+        stage = StageChoice(0, len(atoms), portion, config, (False,) * len(atoms))
+        return dict(atom_bases(job, atoms, [stage], 8))
+
+    assert bases(StageConfig(dp=2, tp=2, expert_tp=2)) == {"measured": 8}
+    assert bases(StageConfig(dp=2, tp=2, expert_tp=1)) == {"measured": 2, "scaled formula": 6}
+    assert bases(StageConfig(dp=4, tp=1, ep=4)) == {"measured": 2, "scaled formula": 6}
+    assert bases(StageConfig(dp=2, tp=1, cp=2)) == {"scaled formula": 8}
+    formulas = replace(job, basis=JOB.basis)
+    stage = StageChoice(0, 8, portion, StageConfig(dp=4, tp=1), (False,) * 8)
+    assert atom_bases(formulas, atoms, [stage], 8) == {PLAIN_FORMULA: 8}
