@@ -18,7 +18,7 @@ from tangram.plan.check import check_plan
 from tangram.plan.json_io import parse_plan, to_json
 from tangram.plan.schema import PlanDocument
 from tangram.planner.options import PlanOptions
-from tangram.planner.recost import cost_violations, simulate_plan
+from tangram.planner.recost import cost_violations, recost_plan, simulate_plan
 
 CASES = [
     ("a100-v100-mixed", "gpt3-13b"),
@@ -93,8 +93,12 @@ def test_a_basis_that_cannot_be_is_refused() -> None:
     doc = example_plan("a100-v100-mixed", "gpt3-13b")
     job = replace(doc.job.to_job(), basis=basis(("cluster", "rack", "nic_eficiency", 0.5)))
     broken = doc.model_copy(update={"job": type(doc.job).of(job)})
+    found = cost_violations(broken)
+    assert [(v.code, v.where) for v in found] == [("basis-invalid", "job.basis (cluster.rack.nic_eficiency)")]
+    assert "did you mean 'nic_efficiency'" in found[0].message
+    assert simulate_plan(broken) == simulate_plan(doc)  # with the times that it states
     with pytest.raises(InputError, match="did you mean 'nic_efficiency'"):
-        cost_violations(broken)
+        recost_plan(broken)
 
 
 def test_exposed_transfers_of_a_stack_are_named() -> None:
