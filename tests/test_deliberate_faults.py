@@ -229,9 +229,9 @@ FAULTS = (
     ),
     Fault(
         "the uniform planner forgets the last stage's own micro-batch",
-        uniform._max_in_flight,
-        "np.arange(len(content_of) - 1, -1, -1)",
-        "np.arange(len(content_of) - 2, -2, -1)",
+        uniform._split,
+        "np.arange(len(pieces) - 1, -1, -1)",
+        "np.arange(len(pieces) - 2, -2, -1)",
         uniform_promises,
     ),
     Fault(

@@ -10,7 +10,7 @@ from cost_cases import MODELS, island_of, job_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram.basis import CostBasis, FactorKey, MeasuredFactor, MeasuredTable
+from tangram.basis import CostBasis, FactorKey, MeasuredFactor, MeasuredTable, Override
 from tangram.cluster.spec import Portion
 from tangram.cost.atoms import atom_costs
 from tangram.cost.factors import applies
@@ -28,7 +28,7 @@ COMPUTE = ("matmul", "attention", "elementwise", "launch")
 
 def with_factors(job: Job, *factors: MeasuredFactor, is_whole: bool = False) -> Job:
     table = MeasuredTable(job.precision.value, job.seq_len, factors, is_whole)
-    return replace(job, basis=CostBasis(measured=table))
+    return replace(job, basis=replace(job.basis, measured=table))
 
 
 def factor(
@@ -94,7 +94,8 @@ def test_memory_and_the_optimizer_rest_on_formulas() -> None:
 
 
 def test_longer_compute_hides_more_of_the_gradients() -> None:
-    config, job = StageConfig(dp=16, tp=1, zero=1), job_of()
+    eager = CostBasis(overrides=(Override("stack", "tangram-runtime", "exposed_floor_frac", 0.02),))
+    config, job = StageConfig(dp=16, tp=1, zero=1), replace(job_of(), basis=eager)
     plain = costs(job, config, micro_batch=16, num_nodes=2)
     slow = costs(with_factors(job, factor(1, 1, 20.0, 20.0)), config, micro_batch=16, num_nodes=2)
     assert slow.components["grad_sync"][1, 0] < plain.components["grad_sync"][1, 0]

@@ -90,7 +90,7 @@ def test_part_of_a_node_needs_no_network() -> None:
 def test_time_of_an_all_gather_by_hand() -> None:
     links = links_of(StageConfig(dp=4, tp=4))
     got = links.gather_s(DATA, 1e9)
-    latency = STACK.collective_launch_s + 5e-6 + 10e-6  # one doubling inside the node, one between two nodes
+    latency = STACK.collective_launch_s + 5e-6 + 10e-6  # one hop inside the node, one between the two
     assert got == pytest.approx(latency + 0.75 * 1e9 / (NODE / 4), rel=1e-12)
 
 
@@ -103,7 +103,7 @@ def test_a_group_of_one_costs_nothing() -> None:
 def test_time_of_an_all_to_all_by_hand() -> None:
     links = links_of(StageConfig(dp=16, tp=1, ep=16))
     got = links.all_to_all_s(1e9)
-    latency = STACK.collective_launch_s + 3 * 5e-6 + 10e-6
+    latency = STACK.collective_launch_s + 7 * 5e-6 + 10e-6
     # Half of the bytes of each of 8 GPUs leave the node; 7/16 stay inside it meanwhile, and are faster.
     across = 8 * 0.5 * 1e9 / NODE
     assert across > 7 / 16 * 1e9 / INTRA

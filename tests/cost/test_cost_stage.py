@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from cost_cases import MODELS, dense_layer, island_of, job_of, model_of, moe_layer, stages, whole
@@ -8,7 +10,8 @@ from hypothesis import strategies as st
 
 from tangram.cluster.spec import Portion
 from tangram.cost.atoms import COMPONENTS, atom_costs
-from tangram.cost.stage import MEMORY_ITEMS, recompute_order, stage_cost
+from tangram.cost.constants import stack_constants
+from tangram.cost.stage import MEMORY_ITEMS, recompute_order, stage_cost, upper_peak_bytes
 from tangram.cost.types import StageConfig, StageConfigs
 from tangram.errors import InternalError
 from tangram.job import Job
@@ -40,6 +43,16 @@ def test_a_stage_is_the_sum_of_its_atoms(stage: Stage, data: st.DataObject) -> N
     assert states == pytest.approx(costs.state_bytes.sum() - costs.tied_bytes[0])
     assert got.peak_bytes == sum(got.memory.values())
     assert got.capacity_bytes == portion.island.gpu.usable_memory_bytes
+
+
+@pytest.mark.parametrize("stack", ["tangram-runtime", "megatron-deepspeed-2022"])
+def test_the_upper_estimate_is_that_of_the_jobs_stack(stack: str) -> None:
+    model, job = model_of(dense_layer()), job_of()
+    job = replace(job, basis=replace(job.basis, stack=stack))
+    args = (model, cut_atoms(model), Portion(island_of(), 1, 1), StageConfig(dp=1, tp=1), 1, 4, 1)
+    cost = stage_cost(*args, [False] * 3, job)
+    assert upper_peak_bytes(cost, job) == cost.peak_bytes * stack_constants(stack).upper_memory_ratio
+    assert 1.05 * cost.peak_bytes < upper_peak_bytes(cost, job) < 1.2 * cost.peak_bytes
 
 
 @given(stages())

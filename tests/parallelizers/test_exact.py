@@ -97,12 +97,13 @@ def scalar_option(request: TableRequest, stage: StageChoice) -> Option | None:
 
 
 def front(options: list[Option]) -> list[Option]:
+    """Drops options that another one equals or beats in forward, backward and step time and in its window."""
+
+    def no_worse(a: Option, b: Option) -> bool:
+        return a[1] <= b[1] and a[0] - a[1] <= b[0] - b[1] and a[2] <= b[2] and a[3] <= b[3]
+
     distinct = sorted(set(options))
-    return [
-        b
-        for b in distinct
-        if not any(a != b and all(x <= y for x, y in zip(a, b, strict=True)) for a in distinct)
-    ]
+    return [b for b in distinct if not any(a != b and no_worse(a, b) for a in distinct)]
 
 
 def table_front(table: OptionTable, start: int, stop: int) -> list[Option]:

@@ -36,15 +36,15 @@ def row_tables(draw: st.DrawFn) -> Rows:
         rank=np.array(draw(st.lists(st.integers(0, 1), min_size=num_rows, max_size=num_rows))),
         config=np.array(configs),
         num_recomputed=np.array(numbers),
-        time_ns=np.array(times),
+        backward_ns=np.array(times),
     )
 
 
 def by_definition(rows: Rows) -> set[tuple[int, int]]:
-    """Options as (time, forward, step, -window); a dominated one, or the less preferred of equals, goes."""
+    """Options as (backward, forward, step, -window); a dominated one, or the less liked of equals, goes."""
     options: dict[tuple[int, int], tuple[Option, tuple[int, int, int]]] = {}
     for row in range(len(rows.content)):
-        times = [int(t) for t in rows.time_ns[row]]
+        times = [int(t) for t in rows.backward_ns[row]]
         for w, time in enumerate(times):
             last = w + 1 == len(times) or times[w + 1] != time
             if time < FAR_NS and last:
@@ -79,7 +79,7 @@ def test_of_equal_times_the_longer_run_stays() -> None:
         rank=np.array([0, 1]),
         config=np.array([0, 1]),
         num_recomputed=np.zeros((2, 2), dtype=np.int64),
-        time_ns=np.array([[5, FAR_NS], [5, 5]]),
+        backward_ns=np.array([[5, FAR_NS], [5, 5]]),
     )
     assert pareto_options(rows).tolist() == [[False, False], [False, True]]
 

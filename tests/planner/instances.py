@@ -134,10 +134,12 @@ def all_pipelines(problem: Problem, pace_floor_ns: int = 0) -> Iterator[list[Pla
 
 
 def _extra_helps(problem: Problem, piece: int, behind: PlainStage, extra: int, floor: int) -> bool:
-    """The space of windows: one more in flight only while the edge, not the stage itself, sets the pace."""
+    """The space of windows: one more in flight only while the edge, not the stage itself, sets the pace. A
+    stage quicker than any plan counts as one that keeps the pace of the quickest plan.
+    """
     at = int(problem.pieces.tail_class[piece]), behind.link_class
-    time = int(problem.pieces.tail_time_ns[piece])
-    pace = max(time, floor, int(problem.edges.occupancy_ns[at]))
+    time = max(int(problem.pieces.tail_time_ns[piece]), floor)
+    pace = max(time, int(problem.edges.occupancy_ns[at]))
     return -(-(time + int(problem.edges.round_trip_ns[at])) // extra) > pace
 
 

@@ -25,6 +25,7 @@ from tangram.model.spec import (
     NormKind,
     PositionKind,
 )
+from tangram.planner.answer import SecondOpinion, best_answer
 from tangram.planner.bounds import bound_section
 from tangram.planner.options import PlanOptions
 from tangram.planner.search import Found, Search
@@ -89,6 +90,7 @@ class Outcome:
     proven: bool
     search: Search
     found: Found
+    second: SecondOpinion | None = None
 
 
 def outcome(
@@ -110,6 +112,21 @@ def outcome(
         return None
     bound = bound_section(search, found)
     return Outcome(found.iteration_ns / 1e9, bound.lower_bound_s, bound.proven_optimal, search, found)
+
+
+def answered(
+    model: ModelSpec, cluster: Cluster, job: Job, options: PlanOptions = PlanOptions()
+) -> Outcome | None:
+    """Searches like :func:`tangram.plan`: with plans for parts of the cluster, and a second opinion."""
+    islands = build_islands(cluster, job.precision, options.tolerances)
+    space = search_space(islands, job.precision)
+    search = Search(model, cut_atoms(model, options.granularity), cluster, job, space, options)
+    answer = best_answer(search)
+    if answer is None:
+        return None
+    bound = bound_section(search, answer.found)
+    time_s = answer.found.iteration_ns / 1e9
+    return Outcome(time_s, bound.lower_bound_s, bound.proven_optimal, search, answer.found, answer.second)
 
 
 @dataclass(frozen=True)

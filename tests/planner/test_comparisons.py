@@ -18,7 +18,7 @@ from tangram.plan.schema import Comparison, PlanDocument
 from tangram.planner.estimate import DictatedStage, estimate
 from tangram.planner.planner import plan
 
-QUICK_SEARCH_FRAC = 0.03
+QUICK_SEARCH_FRAC = 0.04
 """A comparison is searched in a hurry: it may be this much slower than the best plan of its island."""
 
 MIXED = "1x4xA100-40GB-SXM+1x4xV100-32GB-SXM2@100Gbit"

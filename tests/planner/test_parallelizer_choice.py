@@ -1,11 +1,12 @@
 """Which parallelizer is asked: the exact table is never worse than uniform slice plans, and plans of both
 kinds are sound.
 
-Everything ``uniform`` answers is a run of stages that ``exact`` has in its table too, so the space of the
-one contains that of the other. Hence what is always true: the lower bound of ``exact`` is below every plan
-of ``uniform``, and a plan of ``exact`` that is proven optimal is no slower than any. Where the search leaves
-a gap, it might end up anywhere in it: there ``exact`` is compared with ``uniform`` on clusters and models of
-all kinds, slow NICs that stages share among them, as those are the hard ones.
+Everything ``uniform`` answers is a run of stages that ``exact`` has in its table too, or a faster one in its
+place, so the space of the one contains that of the other. Hence the lower bound of ``exact`` is below every
+plan of ``uniform``, and a plan of ``exact`` that is proven optimal is no slower than any. Where the search
+leaves a gap, it might end up anywhere in it; then ``uniform`` gives a second opinion, unless the gap is too
+small to matter (``SURE_FRAC``). All this is tried on clusters and models of all kinds, slow NICs that
+stages share among them, as those are the hard ones.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from small_jobs import Outcome, outcome, random_world
+from small_jobs import Outcome, answered, random_world
 
 import tangram
 from tangram.cluster.readers import load_cluster
 from tangram.job import Job, Pins
 from tangram.model.load import load_model, trim_layers
 from tangram.plan.check import check_plan
+from tangram.planner.answer import SURE_FRAC
 from tangram.planner.options import PlanOptions
 from tangram.planner.precision import choose_precision
 from tangram.planner.recost import cost_violations
@@ -29,6 +31,15 @@ from tangram.planner.recost import cost_violations
 CLUSTERS = Path(__file__).parents[2] / "examples" / "clusters"
 LAYERS = {"llama-3-8b": 8, "mixtral-8x7b": 4, "qwen3-30b-a3b": 6, "gpt3-1.3b": 12}
 ROUNDING = 1 + 1e-9
+
+
+def check_never_worse(exact: Outcome, uniform: Outcome) -> None:
+    """By proof, by a second opinion, or by less than is promised."""
+    settled = exact.proven or exact.second is not None
+    assert exact.time_s <= uniform.time_s * (ROUNDING if settled else 1 + SURE_FRAC)
+    assert exact.bound_s <= uniform.time_s * ROUNDING
+    assert exact.bound_s <= exact.time_s * ROUNDING
+
 
 # Untied models; islands of one node, or of nodes that one stage spans as a whole.
 CASES = [
@@ -54,16 +65,14 @@ def found(cluster: str, model: str, *parallelizers: str) -> Outcome:
     loaded = load_cluster(str(CLUSTERS / f"{cluster}.yaml"))
     precision, _ = choose_precision(loaded, None)
     job = Job(64, 1024, precision, pins=Pins(micro_batch=8))
-    done = outcome(spec, loaded, job, PlanOptions(parallelizers=parallelizers))
+    done = answered(spec, loaded, job, PlanOptions(parallelizers=parallelizers))
     assert done is not None
     return done
 
 
 @pytest.mark.parametrize(("cluster", "model"), CASES)
 def test_exact_is_never_worse_than_uniform(cluster: str, model: str) -> None:
-    exact, uniform = found(cluster, model, "exact"), found(cluster, model, "uniform")
-    assert exact.time_s <= uniform.time_s * ROUNDING
-    assert exact.bound_s <= uniform.time_s * ROUNDING
+    check_never_worse(found(cluster, model, "exact"), found(cluster, model, "uniform"))
 
 
 @pytest.mark.parametrize(("cluster", "model"), CASES[::3])
@@ -76,34 +85,28 @@ def test_both_together_are_never_worse_than_either(cluster: str, model: str) -> 
 
 @pytest.mark.parametrize("cluster", ["a100-v100-mixed", "c1-t4-v100-8-8", "c1-v100-16", "c2-h100-a100"])
 @pytest.mark.parametrize("model", ["gpt3-1.3b", "qwen3-30b-a3b"])
-def test_bound_of_exact_is_below_every_uniform_plan(cluster: str, model: str) -> None:
-    """Tied embeddings and islands of several nodes included."""
-    exact, uniform = found(cluster, model, "exact"), found(cluster, model, "uniform")
-    assert exact.bound_s <= uniform.time_s * ROUNDING
-    assert exact.bound_s <= exact.time_s * ROUNDING
-    if (cluster, model) == ("c1-v100-16", "gpt3-1.3b"):
-        # Four nodes behind 10 Gbit/s each: with windows, options and queues at the NICs all in play, the
-        # search still ends 1.9 % above the best uniform plan, and says that it has a gap of 29 %.
-        assert not exact.proven
-        assert exact.time_s <= uniform.time_s * 1.02
-    else:
-        assert exact.time_s <= uniform.time_s * ROUNDING
+def test_the_same_with_tied_embeddings_and_islands_of_several_nodes(cluster: str, model: str) -> None:
+    check_never_worse(found(cluster, model, "exact"), found(cluster, model, "uniform"))
 
 
 @pytest.mark.parametrize("seed", range(20))
 def test_the_same_on_small_random_clusters(seed: int) -> None:
     world = random_world(300 + seed)
-    exact = outcome(world.model, world.cluster, world.job)
-    uniform = outcome(world.model, world.cluster, world.job, PlanOptions(parallelizers=("uniform",)))
+    exact = answered(world.model, world.cluster, world.job)
+    uniform = answered(world.model, world.cluster, world.job, PlanOptions(parallelizers=("uniform",)))
     if uniform is None:
         return
     assert exact is not None
-    assert exact.bound_s <= uniform.time_s * ROUNDING
-    assert exact.time_s <= uniform.time_s * ROUNDING
+    check_never_worse(exact, uniform)
 
 
-# Where shared NICs decide: exact was up to 26 % slower here while its ranking knew nothing of them.
+# Where shared NICs decide: exact was up to 26 % slower here while its ranking knew nothing of them, and still
+# is by up to 1.9 % in the first two without a second opinion. The third was called optimal, 0.08 % above a
+# plan of uniform, while a slower stage was allowed more windows than a faster one.
 SLOW_NICS = [
+    ("gpt3-1.3b", 12, 64, 1024, 8, "c1-v100-16"),
+    ("gpt3-2.6b", 10, 32, 512, 4, "c1-v100-16"),
+    ("gpt3-2.6b", 9, 128, 2048, 1, "c3-three-islands"),
     ("gpt3-1.3b", 3, 128, 512, 8, "c1-t4-v100-8-8"),
     ("gpt3-2.6b", 5, 32, 1024, 2, "c1-v100-16"),
     ("gpt3-2.6b", 3, 32, 512, 2, "c1-t4-v100-8-8"),
@@ -117,29 +120,26 @@ SLOW_NICS = [
 ]
 
 
-def both_ns(
+def both(
     model: str, num_layers: int, batch: int, seq_len: int, micro_batch: int, cluster: str
-) -> tuple[float, float] | None:
-    """Iteration times of exact and uniform; None where nothing fits."""
+) -> tuple[Outcome, Outcome] | None:
+    """The answers of exact and uniform; None where nothing fits."""
     spec = trim_layers(load_model(model), num_layers)
     loaded = load_cluster(str(CLUSTERS / f"{cluster}.yaml"))
     job = Job(batch, seq_len, choose_precision(loaded, None)[0], pins=Pins(micro_batch=micro_batch))
-    times = []
-    for name in ("exact", "uniform"):
-        done = outcome(spec, loaded, job, PlanOptions(parallelizers=(name,)))
-        if done is None:
-            return None
-        times.append(done.time_s)
-    return times[0], times[1]
+    exact, uniform = (
+        answered(spec, loaded, job, PlanOptions(parallelizers=(name,))) for name in ("exact", "uniform")
+    )
+    return None if exact is None or uniform is None else (exact, uniform)
 
 
 @pytest.mark.parametrize("case", SLOW_NICS, ids=lambda case: f"{case[0]}-{case[1]}-{case[5]}")
 def test_exact_is_never_worse_where_stages_share_slow_nics(
     case: tuple[str, int, int, int, int, str],
 ) -> None:
-    times = both_ns(*case)
-    assert times is not None
-    assert times[0] <= times[1] * ROUNDING
+    outcomes = both(*case)
+    assert outcomes is not None
+    check_never_worse(*outcomes)
 
 
 @pytest.mark.slow
@@ -154,10 +154,10 @@ def test_exact_is_never_worse_on_random_jobs(block: int) -> None:
         )
         layers, batch = rng.randint(3, 10), rng.choice([8, 16, 32, 64, 128])
         case = (model, layers, batch, rng.choice([512, 1024]), rng.choice([1, 2, 4, 8]), cluster)
-        times = both_ns(*case)
-        if times is not None:
+        outcomes = both(*case)
+        if outcomes is not None:
             compared += 1
-            assert times[0] <= times[1] * ROUNDING, case
+            check_never_worse(*outcomes)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tangram.planner.lattice import prefix_bound
 from tangram.planner.problem import (
     FAR_NS,
     Chain,
+    Edges,
     Pieces,
     Problem,
     StageTimes,
@@ -200,3 +201,62 @@ def test_tail_step_goes_to_single_stages_that_end_a_longer_pipeline() -> None:
         payload=0,
     )
     assert with_tail_step(run, 3, tied_ns).step_fill_ns.tolist() == run.step_fill_ns.tolist()
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_faster_stage_has_every_window_of_a_slower_one(seed: int) -> None:
+    """Also where more is known of what is possible: a lower pace floor allows no fewer."""
+    rng = random.Random(f"windows {seed}")
+    times = sorted(rng.sample(range(1, 400), 12))
+    one_way = rng.randint(0, 150)
+    edge = np.array([[one_way]])
+    edges = Edges(edge, 2 * edge, edge * rng.randint(0, 100) // 100, 0 * edge)
+    zero, ones = np.zeros(len(times), dtype=np.int64), np.ones(len(times), dtype=np.int64)
+    pieces = single_stage_pieces(
+        start=zero,
+        stop=ones,
+        island=0,
+        gpus=1,
+        link_class=0,
+        max_in_flight=99 * ones,
+        forward_ns=np.array(times) // 3,
+        backward_ns=np.array(times) - np.array(times) // 3,
+        step_ns=zero,
+        num_micro_batches=8,
+        payload=zero,
+    )
+    problem = Problem(1, (1,), 8, pieces, edges, edges, 2)
+    for extra in (1, 2):
+        before = np.ones(len(times), dtype=np.bool_)
+        for floor in (0, 40, 90, 200, 500):
+            helps = problem.extra_helps(np.arange(len(times)), 0, extra, floor)
+            assert (helps[:-1] >= helps[1:]).all()  # Times ascend.
+            assert (before >= helps).all()
+            before = helps
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_the_bound_falls_with_no_time_of_a_stage(seed: int) -> None:
+    """So a faster option may stand for a slower one. Forward and backward time count each by itself: of two
+    options of equal sum, the one with the shorter forward time may have the higher bound.
+    """
+    rng = random.Random(f"monotone {seed}")
+    stages, m = random_stages(rng, rng.randint(2, 5)), rng.choice([1, 2, 5, 9, 30])
+    extras = [rng.randint(0, 2) for _ in stages[1:]]
+    windows = [1]
+    for extra in reversed(extras):
+        windows.append(windows[-1] + 1 + extra)
+
+    def bound(f: list[int], b: list[int], u: list[int]) -> int:
+        x, big_x, o, n = (
+            [getattr(s, name) for s in stages[:-1]]
+            for name in ("one_way_ns", "round_trip_ns", "occupancy_ns", "nic_ns")
+        )
+        return lower_bound_ns(f, b, u, x, big_x, windows[::-1], m, o, n)
+
+    times = [[s.forward_ns for s in stages], [s.backward_ns for s in stages], [s.step_ns for s in stages]]
+    for place in range(len(stages)):
+        for which in range(3):
+            slower = [list(column) for column in times]
+            slower[which][place] += rng.choice([1, 7, 60])
+            assert bound(*slower) >= bound(*times)

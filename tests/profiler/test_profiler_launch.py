@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import socket
@@ -13,6 +14,8 @@ import pytest
 from torch_or_skip import torch
 
 from tangram.errors import InputError
+from tangram.profiler import launch
+from tangram.profiler.device import Device
 from tangram.profiler.launch import Process, this_process
 from tangram.profiles.records import CollectiveTime, Op, Scope
 from tangram.profiles.store import Profiles, load
@@ -45,6 +48,12 @@ def test_half_an_environment() -> None:
         this_process(TORCHRUN | {"LOCAL_RANK": "one"})
 
 
+def test_nobody_holds_on_to_a_group() -> None:
+    """A module that is imported while there is one would: its threads then live until Python's end."""
+    function = sys.modules["torch.distributed.nn.functional"].broadcast
+    assert inspect.signature(function).parameters["group"].default is None
+
+
 def model_in(folder: Path) -> Path:
     """Writes a small model."""
     path = folder / "config.json"
@@ -58,6 +67,24 @@ def model_in(folder: Path) -> Path:
     }
     path.write_text(json.dumps(config))
     return path
+
+
+@pytest.mark.parametrize(
+    ("error", "ours"),
+    [
+        (RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:4"), False),
+        (torch.distributed.DistNetworkError("The client socket has failed to connect"), False),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), True),
+    ],
+)
+def test_a_lost_process_is_no_bug(monkeypatch: pytest.MonkeyPatch, error: Exception, ours: bool) -> None:
+    monkeypatch.setattr(launch.dist, "init_process_group", lambda *args, **options: None)
+    monkeypatch.setattr(launch.dist, "destroy_process_group", lambda: None)
+    device = Device(torch.device("cpu"), "CPU", "a CPU")
+    expected = RuntimeError if ours else InputError
+    with pytest.raises(expected) as caught, launch.joined(Process(world_size=2), device):
+        raise error
+    assert type(caught.value) is expected
 
 
 def free_port() -> int:

@@ -30,6 +30,7 @@ H100, B200, T4 = "H100-80GB-SXM", "B200-SXM", "T4"
         ("FP8 (other quantization granularity)", H100, Precision.BF16, Fp8.BLOCKWISE),
         ("bf16+fp8 hybrid blockwise", H100, Precision.BF16, Fp8.BLOCKWISE),
         ("bf16+fp8 hybrid tensorwise", H100, Precision.BF16, Fp8.PER_TENSOR),
+        ("fp32+fp8 e4m3 tensorwise", B200, Precision.FP32, Fp8.PER_TENSOR),
         ("NVFP4", B200, Precision.BF16, Fp8.NVFP4),
         ("fp32", H100, Precision.FP32, Fp8.NONE),
         ("fp32 (launch script passes no fp16/bf16 flag)", T4, Precision.FP32, Fp8.NONE),

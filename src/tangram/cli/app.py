@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from tangram._version import VERSION
+from tangram.cli.calibrate import calibrate_command
 from tangram.cli.catalog import gpus_command, models_command
 from tangram.cli.documents import check_command, schema_command, show_command, simulate_command
 from tangram.cli.estimate import estimate_command
@@ -26,6 +27,7 @@ _COMMANDS = (
     ("simulate", simulate_command),
     ("estimate", estimate_command),
     ("validate", validate_command),
+    ("calibrate", calibrate_command),
     ("islands", islands_command),
     ("models", models_command),
     ("gpus", gpus_command),

@@ -37,6 +37,8 @@ COMPONENTS = (
 )
 """Keys of ``AtomCosts.components``: nine parts of forward plus backward, four of the step."""
 
+STEP_COMPONENTS = COMPONENTS[-4:]
+
 FIELDS = (
     "forward_s",
     "backward_s",
@@ -215,7 +217,7 @@ def fields_of(setting: Setting, rates: Rates, work_of: Work, times: FloatArray) 
     """Returns all fields, then all components: shape ``(num_fields, num_distinct, num_configs)``."""
     table = work_of.table
     dense, expert = table[work.DENSE_PARAMS], table[work.EXPERT_PARAMS]
-    stored = memory.stored_bytes(rates, table)
+    stored = memory.stored_bytes(setting, rates, table)
     forward_compute, backward_compute = _compute_s(times)
     own_forward = times[: work.BACKWARD_S].sum(axis=0)
     own_backward = times[work.BACKWARD_S :].sum(axis=0)

@@ -19,6 +19,8 @@ reduce-scatter of their gradients. Causal work is balanced over the ranks.
 
 from __future__ import annotations
 
+import numpy as np
+
 from tangram.cost import links, work
 from tangram.cost.gemm import fill_gemm
 from tangram.cost.setting import Setting
@@ -60,7 +62,10 @@ def fill_qkv(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     fill_gemm(table, work.GEMM, setting.tokens, columns, hidden)
     fill_elementwise(table, 2 * residual_bytes)
     fill_tp(setting, table)
-    table[work.STORED] = 2 * residual_bytes
+    table[work.STORED] = norm_bytes(setting, residual_bytes)
+    if attention.qk_norm:
+        normed = (attention.query_width + attention.kv_width) / setting.tp
+        table[work.STORED] += setting.tokens * (normed * element)
     table[work.TRANSIENT] = setting.tokens * (2 * hidden + columns) * element
 
 
@@ -85,7 +90,7 @@ def _fill_latent(setting: Setting, attention: AttentionSpec, latent: LatentSpec,
     gathered_bytes = setting.tokens * (gathered * element)
     fill_elementwise(table, 2 * residual_bytes + 2 * gathered_bytes)
     fill_tp(setting, table, gathered)
-    table[work.STORED] = 2 * residual_bytes + 2 * gathered_bytes
+    table[work.STORED] = norm_bytes(setting, residual_bytes) + 2 * gathered_bytes
     table[work.TRANSIENT] = setting.tokens * (2 * hidden + gathered + queries + expanded) * element
 
 
@@ -100,7 +105,8 @@ def fill_core(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     for times, back in ((1, 0), (2, work.BACKWARD)):
         table[work.CP_CALLS + back] = times
         table[work.CP_BYTES + back] = times * gathered_bytes
-    table[work.STORED] = qkv_bytes
+    again = attention.latent is not None and "mla_up_proj" in setting.memory.recomputed
+    table[work.STORED] = 0.0 if again else qkv_bytes
     table[work.INPUT] = qkv_bytes
     table[work.TRANSIENT] = 2 * (qkv_bytes + kv_bytes)
     if setting.flash:
@@ -118,7 +124,7 @@ def fill_out(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     fill_launch(table, OUT_LAUNCH)
     fill_tp(setting, table)
     input_bytes = setting.tokens * width * element
-    table[work.STORED] = input_bytes + setting.shard_tokens * (hidden * dropout_mask_bytes(layer))
+    table[work.STORED] = input_bytes + setting.shard_tokens * (hidden * dropout_mask_bytes(setting, layer))
     table[work.INPUT] = input_bytes
     table[work.TRANSIENT] = setting.tokens * (2 * hidden + width) * element
 
@@ -144,11 +150,23 @@ def fill_tp(setting: Setting, table: FloatArray, width: int | None = None) -> No
         table[work.TP_BYTES + back] = setting.groups.remote_frac[links.TP] * total_bytes
 
 
-def dropout_mask_bytes(layer: LayerSpec) -> float:
-    """Bytes per element of a dropout's mask: layers of GPT-2's kind (LayerNorm, no gate) have dropouts."""
+def norm_bytes(setting: Setting, residual_bytes: FloatArray) -> FloatArray:
+    """Kept around a norm: its input, and its output unless backward runs it again."""
+    return residual_bytes if "layernorm" in setting.memory.recomputed else 2 * residual_bytes
+
+
+def has_dropout(setting: Setting, layer: LayerSpec) -> bool:
+    """Whether a layer has dropouts: as stated, else layers of GPT-2's kind (LayerNorm, no gate) have."""
+    if setting.memory.dropout is not None:
+        return setting.memory.dropout
     block = layer.feed_forward
     gated = block.gated if isinstance(block, FeedForwardSpec) else block.expert.gated
-    return 1.0 if layer.norm is NormKind.LAYERNORM and not gated else 0.0
+    return layer.norm is NormKind.LAYERNORM and not gated
+
+
+def dropout_mask_bytes(setting: Setting, layer: LayerSpec) -> float:
+    """Bytes per element of the mask of a dropout of the residual stream."""
+    return 1.0 if has_dropout(setting, layer) else 0.0
 
 
 def _kv_width(attention: AttentionSpec) -> int:
@@ -171,20 +189,40 @@ def _score_flop(setting: Setting, attention: AttentionSpec) -> FloatArray:
 
 
 def _fill_flash(setting: Setting, attention: AttentionSpec, table: FloatArray) -> None:
-    forward = 0.5 * _score_flop(setting, attention)
+    keys = setting.job.seq_len if attention.window is None else min(setting.job.seq_len, 2 * attention.window)
+    forward = _score_flop(setting, attention) * (0.5 * keys / setting.job.seq_len)
     table[work.FLASH] = forward
     table[work.FLASH + work.BACKWARD] = FLASH_BACKWARD_RATIO * forward
-    table[work.DROPPABLE] = setting.tokens * (LOG_SUM_BYTES * attention.num_heads) / setting.tp
+    # Across cp ranks, the output in the layout of the exchange is kept beside the next product's input.
+    copied = (setting.cp > 1) * (attention.value_width * setting.element_bytes)
+    table[work.DROPPABLE] = setting.tokens * (LOG_SUM_BYTES * attention.num_heads + copied) / setting.tp
+    if not setting.memory.attention_stated:
+        unfused = _score_bytes(setting) * _scores(setting, attention)
+        table[work.DOUBTFUL] = np.maximum(unfused - table[work.DROPPABLE], 0.0)
 
 
 def _fill_unfused(setting: Setting, attention: AttentionSpec, table: FloatArray) -> None:
-    """All scores are computed, masked or not; softmax output, dropout's mask and its output are kept."""
+    """All scores are computed, masked or not."""
     element = setting.element_bytes
     flop = _score_flop(setting, attention)
     row = work.UNALIGNED if attention.head_dim % TENSOR_CORE_ELEMENTS else work.UNFUSED
     table[row], table[row + work.BACKWARD] = flop, 2 * flop
-    scores = setting.tokens * (attention.num_heads * setting.job.seq_len) / setting.tp
+    scores = _scores(setting, attention)
     table[work.SCORES] = scores * (SCORE_FORWARD_BYTES * element / 2)
     table[work.SCORES + work.BACKWARD] = scores * (SCORE_BACKWARD_BYTES * element / 2)
-    table[work.DROPPABLE] = (2 * element + 1) * scores
+    table[work.DROPPABLE] = _score_bytes(setting) * scores
     table[work.TRANSIENT] += 2 * element * scores
+
+
+def _scores(setting: Setting, attention: AttentionSpec) -> FloatArray:
+    """Scores of the micro-batch on one rank."""
+    scores: FloatArray = setting.tokens * (attention.num_heads * setting.job.seq_len) / setting.tp
+    return scores
+
+
+def _score_bytes(setting: Setting) -> float:
+    """Kept per score: the softmax's output, and of its dropout mask and output; that there is one is assumed
+    where nobody says.
+    """
+    element = float(setting.element_bytes)
+    return element if setting.memory.dropout is False else 2 * element + 1

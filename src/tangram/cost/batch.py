@@ -57,6 +57,8 @@ class StageBatch:
         again: How many of these are recomputed in full.
         is_tied: Whether the stage holds both ends of a model with tied embeddings.
         matrix: Parameters of one vocabulary matrix on a rank.
+        placeholders: Bytes kept in place of gradients (:func:`tangram.cost.memory.placeholder_bytes`).
+        params: Dense parameters of the stage on a rank.
     """
 
     setting: Setting
@@ -65,6 +67,8 @@ class StageBatch:
     again: FloatArray
     is_tied: BoolArray
     matrix: FloatArray
+    placeholders: FloatArray
+    params: FloatArray
 
     @staticmethod
     def of(stages: Sequence[BatchStage]) -> StageBatch:
@@ -82,6 +86,7 @@ class StageBatch:
                 counts[row, idx] = number[source]
                 again[row, idx] = number[source] * (stage.recomputed and row > HEAD)
         tied = [s.setting.model.tied_embeddings for s in stages]
+        params = (counts * table[work.DENSE_PARAMS]).sum(axis=0)
         return StageBatch(
             setting=_stacked([stage.setting for stage in stages]),
             work=Work(table, dense, expert),
@@ -89,6 +94,10 @@ class StageBatch:
             again=again,
             is_tied=np.array(tied) & (counts[EMBEDDING] > 0) & (counts[HEAD] > 0),
             matrix=np.array([s.setting.vocab_rows[0] * s.setting.model.hidden_size for s in stages]),
+            params=params,
+            placeholders=np.array(
+                [_placeholders(stage, one) for stage, (one, _, _) in zip(stages, kinds, strict=True)]
+            ),
         )
 
     def __len__(self) -> int:
@@ -108,8 +117,13 @@ class StageBatch:
         for name, seconds in tied.step._asdict().items():
             parts[name] = parts[name] - self.is_tied * seconds
         kept = (counts - again) * values["stored_bytes"] + again * values["recomputed_stored_bytes"]
-        present = np.where(counts > 0, values["workspace_bytes"], 0.0).max(axis=0)
         rerun = np.where(again > 0, values["recompute_workspace_bytes"], 0.0).max(axis=0)
+        transient = np.where(counts > 0, values["workspace_bytes"], 0.0)
+        workspace = np.maximum(transient.max(axis=0), rerun)
+        # When the embedding's gradient is there, its micro-batch has nothing else left.
+        transient[EMBEDDING] -= kept[HEAD + 1 :].sum(axis=0)
+        late = workspace - np.maximum(transient.max(axis=0), rerun)
+        library = self.placeholders + memory.reduce_buffer_bytes(setting, rates, self.params)
         step = (counts * values["step_s"]).sum(axis=0) - self.is_tied * tied.step.sum()
         return BatchCosts(
             forward_s=(counts * values["forward_s"]).sum(axis=0),
@@ -120,8 +134,12 @@ class StageBatch:
             optimizer_bytes=held[2],
             layer_activation_bytes=kept[HEAD + 1 :].sum(axis=0),
             end_activation_bytes=kept[: HEAD + 1].sum(axis=0),
-            workspace_bytes=np.maximum(present, rerun),
-            reserve_bytes=memory.reserve_bytes(setting, rates),
+            doubtful_bytes=((counts - again) * self.work.table[work.DOUBTFUL]).sum(axis=0),
+            workspace_bytes=workspace,
+            late_bytes=late,
+            library_bytes=library + memory.workspace_bytes(setting, rates),
+            reserve_bytes=library + memory.reserve_bytes(setting, rates),
+            upper_ratio=np.broadcast_to(rates.stack.upper_memory_ratio, len(self)),
             components={**parts, "recompute": recompute_s},
         )
 
@@ -134,8 +152,13 @@ class BatchCosts:
         forward_s, backward_s: Per micro-batch; ``backward_s`` includes recomputation.
         step_s: Once per step.
         weight_bytes, gradient_bytes, optimizer_bytes, workspace_bytes, reserve_bytes: Memory.
+        late_bytes: The part of ``workspace_bytes`` that is taken only once a micro-batch's activations are
+            gone; the planner counts it all the same.
+        library_bytes: The part of ``reserve_bytes`` that the framework's allocator counts.
+        upper_ratio: By what a peak is multiplied to get its upper estimate.
         layer_activation_bytes, end_activation_bytes: Per micro-batch in flight, of the layers and of the ends
             of the model.
+        doubtful_bytes: Likewise, what layers keep besides in the upper estimate.
         components: Parts of ``forward_s + backward_s`` and of ``step_s``.
     """
 
@@ -147,8 +170,12 @@ class BatchCosts:
     optimizer_bytes: FloatArray
     layer_activation_bytes: FloatArray
     end_activation_bytes: FloatArray
+    doubtful_bytes: FloatArray
     workspace_bytes: FloatArray
     reserve_bytes: FloatArray
+    late_bytes: FloatArray
+    library_bytes: FloatArray
+    upper_ratio: FloatArray
     components: dict[str, FloatArray]
 
     @property
@@ -177,6 +204,17 @@ def _tuned(own: Work, stage: BatchStage) -> Work:
         table[work.BACKWARD : work.BACKWARD + work.FLASH] = table[: work.FLASH]
         table[[work.DENSE_PARAMS, work.EXPERT_PARAMS]] = 0.0
     return own
+
+
+def _placeholders(stage: BatchStage, own: Work) -> float:
+    """Of the stage's layers; the ends of a model are no products of the library that keeps placeholders."""
+    layout = layout_of(stage.setting.model, stage.atoms)
+    ends = (layout.embedding, layout.head)
+    rows = [a for a in range(len(layout.distinct)) if a not in ends]
+    if not rows:
+        return 0.0
+    held = memory.placeholder_bytes(stage.setting, own.layer_dense[rows], own.layer_expert[rows])
+    return float(held[0])
 
 
 def _stacked(settings: Sequence[Setting]) -> Setting:

@@ -1,7 +1,8 @@
 """The numbers of the cost model that are not in the model, the cluster or the job.
 
 They live in ``constants.json`` on three shelves: GPU family, software stack, cluster; each with its unit and
-its source. This is the only module of the cost model that reads a file, once.
+its source. What ``tangram calibrate`` fitted to measured runs stands in ``calibration.json`` and comes first.
+This is the only module of the cost model that reads a file, once.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import Any, TypeVar
 
@@ -37,6 +38,9 @@ class GpuConstants:
     unaligned_ratio: float
     fp8_efficiency: float
     fp8_overhead_rows: float
+    fp4_efficiency: float
+    blas_workspace_bytes: float
+    fused_workspace_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class StackConstants:
     moe_launch_ratio: float
     elementwise_ratio: float
     kernel_ratio: float
+    attention_ratio: float
     tp_exposed_frac: float
     cp_exposed_frac: float
     ep_exposed_frac: float
@@ -63,11 +68,16 @@ class StackConstants:
     logit_traffic_fixed_bytes: float
     logit_traffic_element_ratio: float
     head_gradient_bytes: float
+    activation_ratio: float
     gradient_bucket_bytes: float
+    reduce_buffer_elements: float
     host_bandwidth_bytes_per_s: float
     context_bytes: float
     communicator_bytes: float
     fragmentation_frac: float
+    blas_workspaces: float
+    fused_workspaces: float
+    upper_memory_ratio: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +179,7 @@ def cluster_constants(name: str = DEFAULT_CLUSTER, overrides: Overrides = ()) ->
 
 def shelf_names(shelf: Shelf) -> tuple[str, ...]:
     """Returns who has shipped constants on a shelf: GPU families, stacks or clusters."""
-    return tuple(_document()[shelf.value])
+    return tuple(dict.fromkeys([*_document()[shelf.value], *calibration_document()[shelf.value]]))
 
 
 def constant_names(shelf: Shelf) -> tuple[str, ...]:
@@ -275,10 +285,17 @@ def matmul_flop_per_s(gpu: GpuSpec, precision: Precision) -> float:
 
 def constants_fingerprint(basis: CostBasis = SHIPPED_BASIS) -> str:
     """Returns a short hash of all constants: equal predictions need equal fingerprints."""
-    text = _text()
+    text = _text("constants") + _text("calibration")
     if not basis.has_shipped_constants:
         text += json.dumps([basis.stack, basis.cluster, basis.overrides])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=1)
+def calibration_document() -> Mapping[str, Any]:
+    """Returns the shipped calibration, as ``tangram calibrate`` wrote it."""
+    document: dict[str, Any] = json.loads(_text("calibration"))
+    return document
 
 
 def basis_note(gpu: GpuSpec, basis: CostBasis = SHIPPED_BASIS) -> str:
@@ -287,16 +304,12 @@ def basis_note(gpu: GpuSpec, basis: CostBasis = SHIPPED_BASIS) -> str:
     formulas = f"formulas with the constants of {shelf} GPUs"
     if not basis.has_shipped_constants:
         return f"{formulas}{_user_constants(shelf, basis)} ({constants_fingerprint(basis)})"
-    checked = _document()["checked"].get(shelf)
     text = f"{formulas} ({constants_fingerprint()})"
     if shelf == GENERIC_FAMILY:
         return f"{text}: the family {gpu.family!r} is unknown, and nothing was measured on {gpu.name}"
-    if checked is None:
-        return f"{text}: estimates for this family, not checked against measurements"
-    return (
-        f"{text}: time was off by {checked['median_error_frac']:.0%} in the median and "
-        f"{checked['worst_error_frac']:.0%} at worst over {checked['num_rows']} published {checked['what']}"
-    )
+    if shelf not in calibration_document()[Shelf.GPU.value]:
+        return f"{text}: estimates for this family, not fitted to measurements"
+    return text
 
 
 def _user_constants(family: str, basis: CostBasis) -> str:
@@ -311,19 +324,19 @@ def _user_constants(family: str, basis: CostBasis) -> str:
     return text + (f", recalibrated: {', '.join(counts)}" if counts else "")
 
 
-@lru_cache(maxsize=1)
-def _text() -> str:
-    return resources.files("tangram.cost").joinpath("constants.json").read_text(encoding="utf-8")
+@cache
+def _text(name: str) -> str:
+    return resources.files("tangram.cost").joinpath(f"{name}.json").read_text(encoding="utf-8")
 
 
 @lru_cache(maxsize=1)
 def _document() -> dict[str, Any]:
-    document: dict[str, Any] = json.loads(_text())
+    document: dict[str, Any] = json.loads(_text("constants"))
     return document
 
 
 def _owners(shelf: Shelf) -> list[Mapping[str, Any]]:
-    return list(_document()[shelf.value].values())
+    return [*_document()[shelf.value].values(), *calibration_document()[shelf.value].values()]
 
 
 @lru_cache(maxsize=256)
@@ -349,9 +362,10 @@ def _values(shelf: Shelf, default: str, overrides: Overrides, name: str | None =
         check_override(override, f"{override.shelf}.{override.owner}")
     values: dict[str, float] = {}
     for owner in (default,) if name is None else (default, name):
-        values |= {
-            key: float(entry["value"]) for key, entry in _document()[shelf.value].get(owner, {}).items()
-        }
+        for document in (_document(), calibration_document()):
+            values |= {
+                key: float(entry["value"]) for key, entry in document[shelf.value].get(owner, {}).items()
+            }
         values |= {o.constant: o.value for o in overrides if (o.shelf, o.owner) == (shelf.value, owner)}
     return values
 

@@ -50,3 +50,5 @@ def fill_head(setting: Setting, table: FloatArray) -> None:
     table[work.HEAD_WEIGHTS] = setting.vocab_rows * hidden
     table[work.STORED] = 2 * residual_bytes
     table[work.INPUT] = residual_bytes
+    # The input, gathered over tp, and its gradient before it is scattered.
+    table[work.TRANSIENT] = setting.tokens * (2 * hidden * element)

@@ -6,7 +6,13 @@ See :mod:`tangram.cost.attention` for element counts and collectives.
 from __future__ import annotations
 
 from tangram.cost import work
-from tangram.cost.attention import dropout_mask_bytes, fill_elementwise, fill_launch, fill_tp
+from tangram.cost.attention import (
+    dropout_mask_bytes,
+    fill_elementwise,
+    fill_launch,
+    fill_tp,
+    norm_bytes,
+)
 from tangram.cost.gemm import fill_gemm
 from tangram.cost.setting import Setting
 from tangram.cost.types import FloatArray
@@ -32,7 +38,7 @@ def fill_up(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     fill_elementwise(table, 2 * residual_bytes)
     fill_launch(table, UP_LAUNCH)
     fill_tp(setting, table)
-    table[work.STORED] = 2 * residual_bytes
+    table[work.STORED] = norm_bytes(setting, residual_bytes)
     table[work.INPUT] = residual_bytes
     table[work.TRANSIENT] = setting.tokens * (2 * hidden + columns) * element
 
@@ -48,7 +54,9 @@ def fill_down(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     fill_launch(table, DOWN_LAUNCH)
     fill_tp(setting, table)
     kept_bytes = up_bytes + setting.tokens * width * element
-    table[work.STORED] = kept_bytes + setting.shard_tokens * (hidden * dropout_mask_bytes(layer))
+    stored_bytes = kept_bytes - up_bytes if setting.memory.relu and not block.gated else kept_bytes
+    mask_bytes = setting.shard_tokens * (hidden * dropout_mask_bytes(setting, layer))
+    table[work.STORED] = mask_bytes + (0.0 if "mlp" in setting.memory.recomputed else stored_bytes)
     table[work.INPUT] = up_bytes
     table[work.TRANSIENT] = kept_bytes + setting.tokens * (2 * hidden * element)
 

@@ -9,7 +9,8 @@ import numpy as np
 from tangram.cost import work
 from tangram.cost.rates import Rates
 from tangram.cost.setting import Setting
-from tangram.cost.types import FloatArray
+from tangram.cost.types import FloatArray, Number
+from tangram.units import MIB
 
 BOUNDARY_BUFFERS = 4
 """Micro-batches of residual stream in flight between stages: two in, two out (double buffering)."""
@@ -19,6 +20,15 @@ OFFLOAD_BUFFERS = 2
 
 GATHERED_LAYERS = 2
 """Layers whose ZeRO-3 weights are gathered at once: the running one and the prefetched one."""
+
+GROUPED_WORKSPACES = 4
+"""Streams that the products of experts are spread over (Transformer Engine, ``cpp_extensions/gemm.py``)."""
+
+FP32_BYTES = 4.0
+"""Of a softmax that the loss keeps."""
+
+DETERMINISTIC_WORKSPACE_BYTES = 32 * MIB
+"""Workspace that deterministic cuBLAS is given (``CUBLAS_WORKSPACE_CONFIG=:4096:8``; cuBLAS manual)."""
 
 
 class ActivationBytes(NamedTuple):
@@ -30,10 +40,10 @@ class ActivationBytes(NamedTuple):
     recompute_workspace: FloatArray
 
 
-def stored_bytes(rates: Rates, table: FloatArray) -> FloatArray:
+def stored_bytes(setting: Setting, rates: Rates, table: FloatArray) -> FloatArray:
     """Returns what atoms keep for the backward pass per micro-batch; ``(num_atoms, num_configs)``."""
-    kept: FloatArray = table[work.STORED] + rates.imbalance * table[work.EXPERT_STORED]
-    return kept
+    kept: FloatArray = table[work.STORED] + _imbalance(setting, rates) * table[work.EXPERT_STORED]
+    return rates.stack.activation_ratio * kept
 
 
 def activation_bytes(
@@ -55,14 +65,16 @@ def activation_bytes(
         layer_dense, layer_expert: Parameters of the largest layer of each atom, shape ``(num_atoms,
             num_configs)``.
     """
-    stored, offloaded = stored_bytes(rates, table), setting.configs.offload_activations
+    stored, offloaded = stored_bytes(setting, rates, table), setting.configs.offload_activations
     buffers = _zero_workspace_bytes(setting, rates, layer_dense, layer_expert)
     buffers += offloaded * (OFFLOAD_BUFFERS * stored)
-    rerun = stored + setting.configs.selective * table[work.DROPPABLE]
-    own = np.maximum(_head_bytes(setting, rates, table), rates.imbalance * table[work.EXPERT_TRANSIENT])
+    ratio = rates.stack.activation_ratio
+    rerun = stored + ratio * setting.configs.selective * table[work.DROPPABLE]
+    busy = _imbalance(setting, rates) * table[work.EXPERT_TRANSIENT]
+    own = np.maximum(_head_bytes(setting, rates, table), busy)
     return ActivationBytes(
         stored=np.where(offloaded, 0.0, stored),
-        recomputed_stored=table[work.INPUT],
+        recomputed_stored=ratio * table[work.INPUT],
         workspace=np.maximum(table[work.TRANSIENT], own) + buffers,
         recompute_workspace=np.maximum(table[work.RERUN_TRANSIENT], own) + buffers + rerun,
     )
@@ -90,23 +102,90 @@ def reserve_bytes(setting: Setting, rates: Rates) -> FloatArray:
     """Returns what every GPU of the stage loses, whatever it computes; shape ``(num_configs,)``.
 
     That is context, communicators (one per group of more than one rank, and one for the pipeline), buffers of
-    the pipeline's boundaries, and fragmentation.
+    the pipeline's boundaries, workspaces of libraries, and fragmentation.
     """
     stack = rates.stack
     communicators = 1.0 + setting.num_communicators
     boundary_bytes = BOUNDARY_BUFFERS * setting.residual_bytes
     lost_bytes = stack.fragmentation_frac * setting.hardware.usable_memory_bytes
     reserved: FloatArray = stack.communicator_bytes * communicators + boundary_bytes
-    return stack.context_bytes + lost_bytes + reserved
+    return stack.context_bytes + lost_bytes + reserved + workspace_bytes(setting, rates)
+
+
+def workspace_bytes(setting: Setting, rates: Rates) -> FloatArray:
+    """Returns what libraries of matrix products hold from the first product on; shape ``(num_configs,)``.
+
+    Forward and backward run in threads of their own, each with a workspace of PyTorch's; a library with fp8
+    has another one, and one per stream for the products of experts.
+    """
+    options, stack = setting.memory, rates.stack
+    usual = rates.gpu.blas_workspace_bytes
+    plain = np.where(options.deterministic, np.maximum(usual, DETERMINISTIC_WORKSPACE_BYTES), usual)
+    grouped = np.where(options.grouped_products, GROUPED_WORKSPACES, 0)
+    fused = (stack.fused_workspaces + grouped) * rates.gpu.fused_workspace_bytes
+    return np.broadcast_to(stack.blas_workspaces * plain + fused, setting.tp.shape)
+
+
+def placeholder_bytes(setting: Setting, layer_dense: FloatArray, layer_expert: FloatArray) -> FloatArray:
+    """Returns what frameworks keep in place of gradients that a product adds up itself.
+
+    That is one tensor of each shape, so the weights of one layer and of one expert (Transformer Engine since
+    2.3, ``get_dummy_wgrad``).
+
+    Args:
+        setting: Degrees and dtypes.
+        layer_dense, layer_expert: Parameters of the largest layer of each atom, shape ``(num_atoms,
+            num_configs)``.
+    """
+    if not setting.memory.fused_accumulation:
+        return np.zeros(layer_dense.shape[-1])
+    blocks = [layer.moe.num_experts for layer in setting.model.layers if layer.moe is not None]
+    expert = layer_expert * (setting.ep / max(blocks, default=1))
+    largest: FloatArray = setting.element_bytes * (layer_dense.max(axis=0) + expert.max(axis=0))
+    return largest
+
+
+def reduce_buffer_bytes(setting: Setting, rates: Rates, params: FloatArray) -> FloatArray:
+    """Returns what copies of gradients take that are made to be reduced, stage by stage instead of in place.
+
+    Args:
+        setting: Degrees and dtypes.
+        rates: What the stack adds.
+        params: Of the stage on a rank; shape ``(num_configs,)``.
+    """
+    copied: FloatArray = np.minimum(rates.stack.reduce_buffer_elements, params) * (setting.data_ranks > 1)
+    return copied * setting.gradient_bytes
+
+
+def upper_bytes(peak_bytes: FloatArray, ratio: Number) -> FloatArray:
+    """Returns the peak that fewer than 1 run of 50 exceeds: what has to fit.
+
+    Args:
+        peak_bytes: Best estimates.
+        ratio: The stack's ``upper_memory_ratio``.
+    """
+    return peak_bytes * ratio
+
+
+def _imbalance(setting: Setting, rates: Rates) -> Number:
+    balanced: FloatArray = np.where(setting.memory.balanced_experts, 1.0, rates.imbalance)
+    return balanced
 
 
 def _head_bytes(setting: Setting, rates: Rates, table: FloatArray) -> FloatArray:
-    """Transients of the LM head: logits, their copies and gradients, and the gradient of its matrix."""
-    stack = rates.stack
-    per_logit = stack.logit_fixed_bytes + stack.logit_element_ratio * setting.element_bytes
-    transient: FloatArray = (
-        table[work.LOGITS] * per_logit + table[work.HEAD_WEIGHTS] * stack.head_gradient_bytes
-    )
+    """Transients of the LM head, at the worse of two moments.
+
+    In the loss: logits and their copies. In the head's backward pass: the gradients of the logits, of the
+    input, and of the matrix. At both: gradients of logits that wait for their weight gradient, and softmaxes
+    of further losses.
+    """
+    options, stack, element = setting.memory, rates.stack, setting.element_bytes
+    copies = stack.logit_fixed_bytes * options.loss_copies
+    loss = table[work.LOGITS] * (copies + stack.logit_element_ratio * element)
+    gradients = table[work.LOGITS] * element + table[work.HEAD_WEIGHTS] * stack.head_gradient_bytes
+    gradients += (table[work.LOGITS] > 0) * table[work.TRANSIENT]
+    waiting = (options.deferred_heads * element + options.further_losses * FP32_BYTES) * table[work.LOGITS]
+    transient: FloatArray = np.maximum(loss, gradients) + waiting
     return transient
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 
 from tangram.cost import links, work
-from tangram.cost.attention import dropout_mask_bytes, fill_elementwise, fill_launch
+from tangram.cost.attention import dropout_mask_bytes, fill_elementwise, fill_launch, norm_bytes
 from tangram.cost.feed_forward import DOWN_LAUNCH, UP_LAUNCH, activation_elements
 from tangram.cost.gemm import fill_expert_gemm, fill_gemm
 from tangram.cost.setting import Setting
@@ -52,14 +52,35 @@ def fill_moe(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
         table[work.EP_CALLS + back] = table[work.EXPERT_TP_CALLS + back] = 2
         table[work.EP_BYTES + back] = 2 * routed_bytes
         table[work.EXPERT_TP_BYTES + back] = 2 * gathered_bytes
-    kept_bytes = setting.shard_tokens * (hidden * dropout_mask_bytes(layer) + ROUTER_BYTES * moe.num_experts)
-    # Norm input and output; expert inputs, up outputs, activations, and expert outputs to be combined.
-    table[work.STORED] = 2 * residual_bytes + kept_bytes
-    table[work.EXPERT_STORED] = worked_bytes + up_bytes + act_bytes + routed_bytes
-    table[work.INPUT] = residual_bytes
+    _fill_kept(setting, layer, moe, (worked_bytes, routed_bytes, up_bytes, act_bytes), table)
     if moe.shared is not None:
         _fill_shared(setting, moe.shared, table)
     table[work.EXPERT_TRANSIENT] = 2 * (worked_bytes + routed_bytes) + up_bytes + act_bytes
+
+
+def _fill_kept(
+    setting: Setting,
+    layer: LayerSpec,
+    moe: MoeSpec,
+    num_bytes: tuple[FloatArray, FloatArray, FloatArray, FloatArray],
+    table: FloatArray,
+) -> None:
+    """Norm input and output, router; expert inputs, up outputs and activations; and what is weighted by the
+    router's probabilities: outputs, or activations, which are then kept twice unless a kernel of a gated one
+    does both.
+    """
+    hidden, again = setting.model.hidden_size, setting.memory.recomputed
+    worked_bytes, routed_bytes, up_bytes, act_bytes = num_bytes
+    residual_bytes = setting.shard_tokens * (hidden * setting.element_bytes)
+    mask_bytes = setting.shard_tokens * (hidden * dropout_mask_bytes(setting, layer))
+    router_bytes = setting.shard_tokens * (ROUTER_BYTES * moe.num_experts)
+    outside = setting.memory.weighs_outputs
+    copies = 0 if "moe_act" in again else 1 if moe.expert.gated or outside else 2
+    table[work.INPUT] = residual_bytes
+    table[work.STORED] = mask_bytes + residual_bytes
+    if "moe" not in again:
+        table[work.STORED] += norm_bytes(setting, residual_bytes) - residual_bytes + router_bytes
+        table[work.EXPERT_STORED] = worked_bytes + up_bytes + copies * act_bytes + outside * routed_bytes
 
 
 def _fill_shared(setting: Setting, shared: FeedForwardSpec, table: FloatArray) -> None:
@@ -78,7 +99,8 @@ def _fill_shared(setting: Setting, shared: FeedForwardSpec, table: FloatArray) -
         table[work.LAUNCH + back] += UP_LAUNCH + DOWN_LAUNCH
         table[work.TP_CALLS + back] += 2
         table[work.TP_BYTES + back] += 2 * gathered_bytes
-    table[work.STORED] += up_bytes + act_bytes
+    if not {"moe", "shared_experts"} & set(setting.memory.recomputed):
+        table[work.STORED] += up_bytes + act_bytes
 
 
 def _fill_products(setting: Setting, moe: MoeSpec, worked: FloatArray, table: FloatArray) -> None:

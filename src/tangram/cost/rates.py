@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tangram.cost import links, work
-from tangram.cost.constants import Constants, StackConstants
+from tangram.cost.constants import Constants, GpuConstants, StackConstants
 from tangram.cost.links import LinkRates
 from tangram.cost.setting import Setting
 from tangram.cost.types import FloatArray, Number
@@ -33,6 +33,7 @@ class Rates:
         ep_exposed_frac: Share of the exchange of tokens that no kernel hides.
         imbalance: Tokens of the busiest expert-parallel rank over the mean.
         links: Of collectives.
+        gpu: What the GPU's family adds in bytes.
         stack: What the stack adds in bytes and in overlap.
         host_copy_s_per_byte: Between GPU and host.
         host_update_s_per_byte: Of an optimizer in host memory, per GPU; all GPUs of the node are taken to do
@@ -55,6 +56,7 @@ class Rates:
     ep_exposed_frac: Number
     imbalance: Number
     links: LinkRates
+    gpu: GpuConstants
     stack: StackConstants
     host_copy_s_per_byte: Number
     host_update_s_per_byte: Number
@@ -64,7 +66,9 @@ class Rates:
         """Applies constants to the stated figures of a setting."""
         gpu, stack, hardware = constants.gpu, constants.stack, setting.hardware
         wide, narrow = hardware.wide_flop_per_s, setting.is_fp8
-        achieved = np.where(narrow, gpu.fp8_efficiency, gpu.gemm_efficiency) * hardware.achieved_flop_per_s
+        efficiency = np.where(narrow, gpu.fp8_efficiency, gpu.gemm_efficiency)
+        efficiency = np.where(setting.is_fp4, gpu.fp4_efficiency, efficiency)
+        achieved = efficiency * hardware.achieved_flop_per_s
         bandwidth = hardware.memory_bandwidth_bytes_per_s
         options = setting.options
         launch_s = stack.launch_s * np.where(options.cuda_graphs, stack.graph_launch_ratio, 1.0)
@@ -77,7 +81,7 @@ class Rates:
             * (stack.logit_traffic_fixed_bytes + stack.logit_traffic_element_ratio * setting.element_bytes),
             head_s_per_flop=1 / (gpu.gemm_efficiency * wide),
             head_overhead_rows=gpu.gemm_overhead_rows,
-            flash_s_per_flop=1 / (gpu.flash_efficiency * wide),
+            flash_s_per_flop=stack.attention_ratio / (gpu.flash_efficiency * wide),
             unfused_s_per_flop=1 / (gpu.unfused_efficiency * wide),
             unaligned_ratio=gpu.unaligned_ratio,
             score_s_per_byte=1 / (gpu.score_efficiency * bandwidth),
@@ -88,6 +92,7 @@ class Rates:
             ep_exposed_frac=exposed,
             imbalance=np.where(setting.ep > 1, stack.expert_imbalance, 1.0),
             links=LinkRates.of(setting.groups, stack, constants.cluster),
+            gpu=gpu,
             stack=stack,
             host_copy_s_per_byte=1 / (constants.cluster.host_copy_efficiency * hardware.pcie_bytes_per_s),
             host_update_s_per_byte=hardware.gpus_per_node / stack.host_bandwidth_bytes_per_s,

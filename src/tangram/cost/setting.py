@@ -9,6 +9,7 @@ import numpy as np
 from tangram.cluster.spec import GpuSpec, Portion
 from tangram.cost.constants import matmul_flop_per_s
 from tangram.cost.links import EP, EXPERT_DATA, Groups
+from tangram.cost.memory_options import PLAIN, MemoryOptions
 from tangram.cost.types import BoolArray, FloatArray, Number, StageConfigs
 from tangram.job import Job, Precision
 from tangram.model.spec import ModelSpec
@@ -97,6 +98,7 @@ class Setting:
         groups: Process groups.
         flash: Whether attention runs a fused kernel.
         is_fp8: Whether the products of layers run at 8 bit.
+        is_fp4: Whether they run at 4 bit.
         options: What the stack is asked to do.
         element_bytes: Of an activation or a weight.
         gradient_bytes, optimizer_bytes: Per parameter.
@@ -109,6 +111,7 @@ class Setting:
         num_communicators: Process groups of more than one rank.
         residual_bytes: Of the residual stream of the micro-batch on one rank.
         vocab_rows: Rows of the vocabulary matrices on one rank, padded.
+        memory: What the software does in its own way.
     """
 
     model: ModelSpec
@@ -118,6 +121,7 @@ class Setting:
     groups: Groups
     flash: bool
     is_fp8: bool | BoolArray
+    is_fp4: bool | BoolArray
     options: StackOptions
     element_bytes: Number
     gradient_bytes: Number
@@ -134,6 +138,7 @@ class Setting:
     num_communicators: FloatArray
     residual_bytes: FloatArray
     vocab_rows: FloatArray
+    memory: MemoryOptions
 
     @staticmethod
     def of(
@@ -145,6 +150,7 @@ class Setting:
         *,
         flash: bool | None = None,
         sequence_parallel: bool = True,
+        memory: MemoryOptions = PLAIN,
     ) -> Setting:
         """Derives the arrays.
 
@@ -156,6 +162,7 @@ class Setting:
             job: The job.
             flash: Whether attention runs a fused kernel; by default what Tangram's runtime does on this GPU.
             sequence_parallel: Whether activations between tensor-parallel products are split over tp.
+            memory: What the software does in its own way; by default what Tangram's runtime does.
 
         Raises:
             InputError: The GPU has no arithmetic in the job's precision.
@@ -174,6 +181,7 @@ class Setting:
             hardware=Hardware.of(portion, job.precision),
             groups=groups,
             flash=attention_kernel(portion.island.gpu, job.precision) == FLASH if flash is None else flash,
+            is_fp4=False,
             options=StackOptions(),
             is_fp8=job.precision is Precision.FP8,
             element_bytes=float(job.precision.element_bytes),
@@ -191,6 +199,7 @@ class Setting:
             num_communicators=_communicators(model, groups),
             residual_bytes=tokens / tp * (model.hidden_size * job.precision.element_bytes),
             vocab_rows=(-(-model.vocab_size // block) * PADDING_MULTIPLE).astype(np.float64),
+            memory=memory,
         )
 
 

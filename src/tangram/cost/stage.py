@@ -5,12 +5,13 @@ Whoever planned a stage, it is costed here: one referee for all.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tangram.cluster.spec import Portion
-from tangram.cost.atoms import itemised_costs
+from tangram.cost.atoms import TiedShare, itemised_costs
+from tangram.cost.constants import stack_constants
 from tangram.cost.types import AtomCosts, FloatArray, StageConfig, StageConfigs, StageCost
 from tangram.errors import InternalError
 from tangram.job import Job
@@ -31,6 +32,8 @@ def stage_cost(
     in_flight: int,
     recomputed: Sequence[bool],
     job: Job,
+    *,
+    itemise: Callable[..., tuple[AtomCosts, TiedShare]] = itemised_costs,
 ) -> StageCost:
     """Returns time and memory of a stage: sums over :func:`tangram.cost.atoms.atom_costs`.
 
@@ -47,6 +50,7 @@ def stage_cost(
         in_flight: Micro-batches in flight at this stage.
         recomputed: Per atom, whether it is recomputed in full.
         job: The job.
+        itemise: Answers like :func:`tangram.cost.atoms.itemised_costs`; a caller may have answers in store.
 
     Raises:
         InputError: The GPU has no arithmetic in the job's precision.
@@ -55,7 +59,7 @@ def stage_cost(
     """
     _check(atoms, portion, config, micro_batch, recomputed)
     numbers, distinct = _distinct(atoms)
-    costs, tied = itemised_costs(model, distinct, portion, StageConfigs.of([config]), micro_batch, job)
+    costs, tied = itemise(model, distinct, portion, StageConfigs.of([config]), micro_batch, job)
     flags = np.asarray(recomputed, dtype=np.bool_)
     again = np.bincount(numbers, weights=flags, minlength=len(distinct)).astype(np.float64)
     counts = np.bincount(numbers, minlength=len(distinct)).astype(np.float64)
@@ -86,6 +90,24 @@ def stage_cost(
         capacity_bytes=portion.island.gpu.usable_memory_bytes,
         components=components,
     )
+
+
+def upper_peak_bytes(cost: StageCost, job: Job) -> float:
+    """Returns the peak that a stage's GPU is planned for: what fewer than 1 run of 50 exceeds.
+
+    It is the best estimate times the stack's ``upper_memory_ratio``, so a stage fits where its best estimate
+    is at most the capacity divided by that ratio.
+
+    Args:
+        cost: What the stage costs.
+        job: Names the stack.
+
+    Raises:
+        UnknownNameError: An override of the job's basis has an unknown name.
+        InputError: An override is out of range.
+    """
+    stack = stack_constants(job.basis.stack, job.basis.overrides)
+    return cost.peak_bytes * stack.upper_memory_ratio
 
 
 def recompute_order(costs: AtomCosts, config: int, recomputable: Sequence[bool] | None = None) -> list[int]:

@@ -64,10 +64,11 @@ def state_bytes(setting: Setting, dense: FloatArray, expert: FloatArray) -> Stat
         dense, expert: Parameters on the rank before ZeRO; last axis ``num_configs``.
     """
     zero = setting.configs.zero
+    gradient_bytes = setting.gradient_bytes + setting.memory.further_gradient_bytes
     held = 1.0 - setting.configs.offload_optimizer
     return StateBytes(
         weights=setting.element_bytes * _sharded(setting, dense, expert, zero >= 3),
-        gradients=setting.gradient_bytes * _sharded(setting, dense, expert, zero >= 2),
+        gradients=gradient_bytes * _sharded(setting, dense, expert, zero >= 2),
         optimizer=setting.optimizer_bytes * held * _sharded(setting, dense, expert, zero >= 1),
     )
 

@@ -47,7 +47,9 @@ DROPPABLE = NUM_WORK + 4
 """Bytes of the attention core that selective recomputation does not keep; ``STORED`` has them otherwise."""
 LOGITS, HEAD_WEIGHTS = NUM_WORK + 5, NUM_WORK + 6
 """Elements of the logits and of the head's matrix; their transients depend on the stack."""
-NUM_SUMMED = NUM_WORK + 7
+DOUBTFUL = NUM_WORK + 7
+"""Bytes that the part would keep besides, were its attention unfused where nobody says which it is."""
+NUM_SUMMED = NUM_WORK + 8
 
 TRANSIENT, EXPERT_TRANSIENT = NUM_SUMMED, NUM_SUMMED + 1
 """Bytes that exist only while the part runs. The maximum over an atom counts, not the sum."""

@@ -2,8 +2,8 @@
 
 ``exact`` is the default parallelizer. It answers with single stages; the composition cuts islands into stages
 itself, so its plans are optimal over all pipelines of such stages. Nothing is sampled and no heuristic drops
-an option: an option goes only when another of the same slice is no worse in time, forward time, step-end time
-and the number of micro-batches in flight that fit.
+an option: an option goes only when another of the same slice is no worse in forward time, backward time,
+step-end time and the number of micro-batches in flight that fit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ExactStageTable:
     capabilities = Capabilities(seconds_per_query=0.003)
 
     def options(self, request: TableRequest) -> OptionTable:
-        """Returns the Pareto set of options per slice, in (time, forward, step, in-flight).
+        """Returns the Pareto set of options per slice, in (forward, backward, step, in-flight).
 
         Rows are ordered by start, stop, time and in-flight count. ``counts`` says, in pairs of a
         slice content and a configuration: ``pairs`` = ``pairs_too_slow`` + ``pairs_infeasible`` +
@@ -99,7 +99,8 @@ def _search(
 ) -> None:
     """Adds the useful options of a block of contents to ``found``."""
     rows_of = slice(block.start, block.stop)
-    cap_ns = _cap_ns(request.max_time_s)
+    limit_ns = request.max_time_ns
+    cap_ns = FAR_NS - 1 if limit_ns is None else min(limit_ns, FAR_NS - 1)
     forward_ns = nanoseconds(totals.forward_s[rows_of])
     in_time = forward_ns + nanoseconds(totals.backward_s[rows_of]) <= cap_ns
     content, config = np.nonzero(in_time & totals.may_fit()[rows_of])
@@ -118,7 +119,7 @@ def _search(
         rank=_ranks(configs)[config],
         config=config,
         num_recomputed=levels.num_recomputed,
-        time_ns=time_ns,
+        backward_ns=np.where(time_ns < FAR_NS, backward_ns, FAR_NS),
     )
     kept = pareto_options(rows)
     _count(found, in_time, levels.feasible, time_ns, kept)
@@ -147,11 +148,6 @@ def _count(
     found.counts["pairs_infeasible"] += int(in_time.sum() - fits.sum())
     found.counts["pairs_dominated"] += int((in_reach & ~useful).sum())
     found.counts["pairs_useful"] += int(useful.sum())
-
-
-def _cap_ns(max_time_s: float) -> int:
-    """The cap as a closed interval on the same integers as the times."""
-    return FAR_NS - 1 if max_time_s * 1e9 >= FAR_NS else int(np.floor(max_time_s * 1e9 + 0.5))
 
 
 def _ranks(configs: Sequence[StageConfig]) -> IntArray:

@@ -7,14 +7,15 @@ sentences, one per broken invariant, and an empty list for an answer in order.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
 from tangram.cluster.spec import Portion, portions
-from tangram.cost.stage import stage_cost
 from tangram.cost.types import BoolArray, IntArray, StageCost
 from tangram.job import Recompute
 from tangram.model.spec import MoeSpec
+from tangram.parallelizers.book import Request, stage_book
 from tangram.parallelizers.protocols import (
     OptionTable,
     SlicePlan,
@@ -25,8 +26,6 @@ from tangram.parallelizers.protocols import (
 )
 from tangram.parallelizers.totals import nanoseconds
 from tangram.units import format_bytes
-
-Request = SliceRequest | TableRequest
 
 TABLE_COLUMNS = (
     "start",
@@ -47,9 +46,10 @@ def plan_faults(request: SliceRequest, plan: SlicePlan) -> list[str]:
     Memory is checked at ``request.in_flight`` on the last stage and one more on each stage in front of it.
     """
     faults = _coverage_faults(request, plan) + _gpu_faults(request, plan)
+    book, check = stage_book(request), partial(choice_faults, request)
     for idx, stage in enumerate(plan.stages):
         where = f"stage {idx}: "
-        stage_faults = choice_faults(request, stage)
+        stage_faults = list(book.faults(request.portion, stage, check))
         if not faults and not stage_faults:
             in_flight = request.in_flight + len(plan.stages) - 1 - idx
             stage_faults = _memory_faults(request, stage, in_flight)
@@ -90,17 +90,7 @@ def table_faults(
 
 def recost(request: Request, stage: StageChoice, in_flight: int) -> StageCost:
     """Returns what the cost model says of a stage of an answer."""
-    return stage_cost(
-        request.model,
-        request.atoms[stage.start : stage.stop],
-        stage.portion,
-        stage.config,
-        request.micro_batch,
-        request.num_micro_batches,
-        in_flight,
-        stage.recomputed,
-        request.job,
-    )
+    return stage_book(request).cost(stage, in_flight)
 
 
 def _coverage_faults(request: SliceRequest, plan: SlicePlan) -> list[str]:

@@ -1,10 +1,13 @@
-"""The Pareto set of stage options, per slice content, in (time, forward, step, largest window).
+"""The Pareto set of stage options, per slice content, in (forward, backward, step, largest window).
+
+A smaller forward time does not make up for a larger backward time, even where the sum is smaller: only so is
+no plan quicker with an option that was dropped than with the one that stays.
 
 A *row* is one configuration of one content: its forward and step-end times do not depend on the window, its
-time never falls as the window grows (more is recomputed). An option is the last window of a run of equal
-times. Dominance is transitive, so a row that is itself dominated may still be used to drop others: a few rows
-per content drop most options in cheap passes over all of them, and only what survives is compared pair by
-pair.
+backward time never falls as the window grows (more is recomputed). An option is the last window of a run of
+equal times. Dominance is transitive, so a row that is itself dominated may still be used to drop others: a
+few rows per content drop most options in cheap passes over all of them, and only what survives is compared
+pair by pair.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import numpy as np
 from tangram.cost.types import BoolArray, IntArray
 
 FAR_NS = 1 << 60
-"""The time of a window that does not fit, or is too slow to matter."""
+"""The backward time of a window that does not fit, or is too slow to matter."""
 
 _MAX_CELLS = 1 << 20  # Of a pair-by-pair comparison at once: bounds memory.
 
@@ -31,8 +34,7 @@ class Rows:
         rank, config: Among equal options the smaller rank wins, then fewer recomputed atoms, then the smaller
             config.
         num_recomputed: Atoms recomputed in full at each window; ``(num_rows, num_windows)``.
-        time_ns: Forward plus backward at each window, ``FAR_NS`` where it does not fit; ``(num_rows,
-            num_windows)``.
+        backward_ns: At each window, ``FAR_NS`` where it does not fit; ``(num_rows, num_windows)``.
     """
 
     content: IntArray
@@ -41,7 +43,7 @@ class Rows:
     rank: IntArray
     config: IntArray
     num_recomputed: IntArray
-    time_ns: IntArray
+    backward_ns: IntArray
 
     def take(self, idx: IntArray) -> Rows:
         """Returns the rows at these positions."""
@@ -57,10 +59,10 @@ class Rows:
 def pareto_options(rows: Rows) -> BoolArray:
     """Returns which windows of which rows are options that no other option of the content makes useless.
 
-    An option is useless when another one has no larger time, forward time and step time, and no smaller
+    An option is useless when another one has no larger forward, backward and step time, and no smaller
     largest window; of equal ones the preferred one stays. Shape ``(num_rows, num_windows)``.
     """
-    kept = _run_ends(rows.time_ns)
+    kept = _run_ends(rows.backward_ns)
     if not len(rows.content):
         return kept
     _drop_obvious(rows, kept)
@@ -71,10 +73,10 @@ def pareto_options(rows: Rows) -> BoolArray:
     return kept
 
 
-def _run_ends(time_ns: IntArray) -> BoolArray:
+def _run_ends(backward_ns: IntArray) -> BoolArray:
     """Marks the last window of every run of equal, feasible times."""
-    ends = time_ns < FAR_NS
-    ends[:, :-1] &= time_ns[:, :-1] != time_ns[:, 1:]
+    ends = backward_ns < FAR_NS
+    ends[:, :-1] &= backward_ns[:, :-1] != backward_ns[:, 1:]
     return ends
 
 
@@ -82,7 +84,7 @@ def _drop_obvious(rows: Rows, kept: BoolArray) -> None:
     """Drops what four outstanding rows of each content dominate strictly; changes ``kept``."""
     firsts = np.flatnonzero(np.diff(rows.content, prepend=-1))
     group = np.repeat(np.arange(len(firsts)), np.diff(firsts, append=len(rows.content)))
-    last, first = rows.time_ns[:, -1], rows.time_ns[:, 0]
+    last, first = rows.backward_ns[:, -1], rows.backward_ns[:, 0]
     ends = rows.forward_ns + rows.step_ns
     for key in (last + ends, first + ends, rows.forward_ns, rows.step_ns):
         lowest = np.minimum.reduceat(key, firsts)
@@ -93,7 +95,7 @@ def _drop_obvious(rows: Rows, kept: BoolArray) -> None:
         handicap = np.where(
             (forward > 0) | (step > 0), FAR_NS, ((forward == 0) & (step == 0)).astype(np.int64)
         )
-        kept &= rows.time_ns[best] + handicap[:, None] > rows.time_ns
+        kept &= rows.backward_ns[best] + handicap[:, None] > rows.backward_ns
 
 
 def _drop_pairwise(rows: Rows, kept: BoolArray) -> None:
@@ -101,14 +103,14 @@ def _drop_pairwise(rows: Rows, kept: BoolArray) -> None:
     by, other = _pairs_within(rows.content)
     useful = (rows.forward_ns[by] <= rows.forward_ns[other]) & (rows.step_ns[by] <= rows.step_ns[other])
     by, other = by[useful], other[useful]
-    step = max(1, _MAX_CELLS // rows.time_ns.shape[1])
+    step = max(1, _MAX_CELLS // rows.backward_ns.shape[1])
     for begin in range(0, len(by), step):
         _drop_by(rows, kept, by[begin : begin + step], other[begin : begin + step])
 
 
 def _drop_by(rows: Rows, kept: BoolArray, by: IntArray, other: IntArray) -> None:
     equal_ends = (rows.forward_ns[by] == rows.forward_ns[other]) & (rows.step_ns[by] == rows.step_ns[other])
-    theirs, ours = rows.time_ns[by], rows.time_ns[other]
+    theirs, ours = rows.backward_ns[by], rows.backward_ns[other]
     dominated = theirs <= ours
     tied = np.flatnonzero(equal_ends)
     if len(tied):

@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+
 from tangram.cluster.spec import Cluster, Portion
 from tangram.cost.types import IntArray, StageConfig
 from tangram.job import Job
@@ -124,6 +126,16 @@ class TableRequest:
     job: Job
     slices: Sequence[tuple[int, int]] | None = None
 
+    @property
+    def max_time_ns(self) -> int | None:
+        """``max_time_s`` as the largest time in whole nanoseconds; None without a limit."""
+        return whole_ns(self.max_time_s)
+
+
+def whole_ns(max_time_s: float) -> int | None:
+    """Returns a limit as the largest time in whole nanoseconds that keeps it; None for ``inf``."""
+    return None if np.isinf(max_time_s) else int(np.floor(max_time_s * 1e9 + 0.5))
+
 
 @dataclass(frozen=True, slots=True)
 class OptionTable:
@@ -170,7 +182,7 @@ class StageTable(Protocol):
     capabilities: Capabilities
 
     def options(self, request: TableRequest) -> OptionTable:
-        """Returns the Pareto set of options per slice, in (time, forward, step, in-flight)."""
+        """Returns the Pareto set of options per slice, in (forward, backward, step, in-flight)."""
         ...
 
     def choice(self, request: TableRequest, table: OptionTable, idx: int) -> StageChoice:

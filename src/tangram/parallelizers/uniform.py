@@ -4,12 +4,16 @@ It is what planners for equal GPUs do, and what the paper calls Galvatron-unifor
 context and expert parallelism and fully sharded data (zero 3), each the same for all stages; recomputation of
 no layer or of every layer. Written anew from the paper's description: the public Galvatron has no such mode
 (and no experts in its search).
+
+Slices overlap, so what any slice costs as one stage is computed once per portion and micro-batch, for all
+configurations together; a query only looks its stages up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, pairwise
 
 import numpy as np
@@ -19,18 +23,21 @@ from tangram.cost.configs import legal_configs
 from tangram.cost.types import BoolArray, FloatArray, IntArray, StageConfig
 from tangram.job import Recompute, divisors
 from tangram.model.atoms import Atom
-from tangram.parallelizers.contents import slice_contents
+from tangram.parallelizers.book import StageBook, stage_book
+from tangram.parallelizers.contents import Contents, slice_contents
 from tangram.parallelizers.protocols import Capabilities, SlicePlan, SliceRequest, StageChoice
 from tangram.parallelizers.totals import StageTotals, nanoseconds, stage_totals
 
 _UNLIMITED = 1 << 40  # Micro-batches in flight: all that a step can have.
+_MANY_ATOMS = 200  # Of a model with more, only the slices asked about are costed.
+_TABLES = 24  # Portions whose stages are remembered, some 300 KiB each.
 
 
 class UniformPlanner:
     """Plans a slice with one uniform (dp, tp, pp, cp, zero, ep) on its portion."""
 
     name = "uniform"
-    capabilities = Capabilities(seconds_per_query=0.004)
+    capabilities = Capabilities(seconds_per_query=0.0005)
 
     def plan(self, request: SliceRequest) -> Sequence[SlicePlan]:
         """Returns plans that fit at ``request.in_flight``, the fastest first.
@@ -40,43 +47,65 @@ class UniformPlanner:
         slower plan is returned only if it still fits with more micro-batches in flight than all faster ones.
         The last stage holds ``request.in_flight`` micro-batches, each stage in front of it one more.
         """
-        candidates: list[_Candidate] = []
+        splits: list[_Split] = []
         for num_stages in divisors(request.portion.num_gpus):
             portion = equal_portion(request.portion, num_stages)
             pieces = split_evenly(request, num_stages)
             if portion is not None and pieces is not None:
-                candidates += _candidates(request, portion, pieces)
-        candidates.sort(key=lambda c: c.order)
-        plans: list[SlicePlan] = []
-        most_in_flight = request.in_flight - 1
-        for candidate in candidates:
-            if candidate.max_in_flight > most_in_flight:
-                plans.append(candidate.plan(request.atoms))
-                most_in_flight = candidate.max_in_flight
-        return plans
+                table, content_of = _stages(request, portion, pieces)
+                if table.configs:
+                    splits.append(_split(request, portion, pieces, table, content_of))
+        return [splits[at].plan(request.atoms, idx) for at, idx in _useful(splits, request.in_flight)]
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    """One uniform plan: its stages, and what it is judged by."""
+@dataclass(frozen=True, slots=True, eq=False)
+class _Stages:
+    """What slice contents cost as one stage of a portion; arrays ``(num_contents, num_columns)``.
+
+    Attributes:
+        configs, full: Per column, the configuration, and whether all its layers are recomputed.
+        time_ns, step_ns: Forward and backward; step end.
+        held: Micro-batches whose activations fit; -1 where not even the rest does.
+        order: Per column, what decides between plans of equal time: tp, zero, recomputation, configuration;
+            shape ``(num_columns, 4)``.
+    """
+
+    configs: tuple[StageConfig, ...]
+    full: tuple[bool, ...]
+    time_ns: IntArray
+    step_ns: IntArray
+    held: FloatArray
+    order: IntArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Split:
+    """The uniform plans of one even split; one per column of its stages.
+
+    Attributes:
+        pieces, portion: Slice of each stage, and the GPUs of one.
+        stages: What they cost.
+        value_ns: What a plan is judged by.
+        in_flight: Largest number in flight at the last stage that fits everywhere.
+    """
 
     pieces: tuple[tuple[int, int], ...]
     portion: Portion
-    config: StageConfig
-    full: bool
-    max_in_flight: int
-    order: tuple[int, ...]
+    stages: _Stages
+    value_ns: IntArray
+    in_flight: IntArray
 
-    def plan(self, atoms: Sequence[Atom]) -> SlicePlan:
-        """Returns it as a slice plan."""
+    def plan(self, atoms: Sequence[Atom], idx: int) -> SlicePlan:
+        """Returns one of them as a slice plan."""
+        config, full = self.stages.configs[idx], self.stages.full[idx]
         return SlicePlan(
             tuple(
                 StageChoice(
                     start,
                     stop,
                     self.portion,
-                    self.config,
-                    tuple(self.full and not (a.is_embedding or a.is_head) for a in atoms[start:stop]),
+                    config,
+                    tuple(full and not (a.is_embedding or a.is_head) for a in atoms[start:stop]),
                 )
                 for start, stop in self.pieces
             )
@@ -107,17 +136,14 @@ def split_evenly(request: SliceRequest, num_stages: int) -> tuple[tuple[int, int
         return None
     if pins.layers_per_stage is not None:
         return _dictated(request, num_stages, pins.layers_per_stage)
-    body = [i for i in range(request.start, request.stop) if request.atoms[i].layer_idxs]
-    layers = [i for i in body if i == body[0] or _first_layer(request, i) != _first_layer(request, i - 1)]
+    layer_of = stage_book(request).first_layers
+    body = [i for i in range(request.start, request.stop) if layer_of[i] is not None]
+    layers = [i for i in body if i == body[0] or layer_of[i] != layer_of[i - 1]]
     units = layers if len(layers) >= num_stages else body
     if num_stages > max(1, len(units)):
         return None
     inner = [units[i * len(units) // num_stages] for i in range(1, num_stages)]
     return tuple(pairwise([request.start, *inner, request.stop]))
-
-
-def _first_layer(request: SliceRequest, position: int) -> int:
-    return request.atoms[position].layer_idxs[0]
 
 
 def _dictated(
@@ -137,54 +163,94 @@ def _dictated(
     return tuple(pairwise(inside)) if aligned and len(inside) == num_stages + 1 else None
 
 
-def _candidates(
+def _stages(
     request: SliceRequest, portion: Portion, pieces: tuple[tuple[int, int], ...]
-) -> list[_Candidate]:
-    """Returns the fitting plans of this split, one per configuration and recomputation."""
-    pinned = request.job.pins.recompute
+) -> tuple[_Stages, IntArray]:
+    """Returns what the stages of a split cost, and the content of each."""
+    book = stage_book(request)
+    if len(request.atoms) > _MANY_ATOMS:
+        contents = slice_contents(request.atoms, pieces)
+        return _made(book, portion, contents), contents.content_of
+    contents = slice_contents(request.atoms)
+    num, bounds = len(request.atoms), np.array(pieces)
+    start, stop = bounds[:, 0], bounds[:, 1]
+    place = start * num - start * (start - 1) // 2 + stop - start - 1  # Slices go by start, then stop.
+    return _remembered(book, portion.num_nodes, portion.gpus_per_node), contents.content_of[place]
+
+
+@lru_cache(maxsize=_TABLES)
+def _remembered(book: StageBook, num_nodes: int, gpus_per_node: int) -> _Stages:
+    return _made(book, Portion(book.island, num_nodes, gpus_per_node), slice_contents(book.atoms))
+
+
+def _made(book: StageBook, portion: Portion, contents: Contents) -> _Stages:
+    """Costs contents under every configuration and recomputation that a uniform plan may have."""
+    job, pinned = book.job, book.job.pins.recompute
     configs = [
         c
-        for c in legal_configs(request.model, portion, request.micro_batch, request.job)
+        for c in legal_configs(book.model, portion, book.micro_batch, job)
         if c.selective is (pinned is Recompute.SELECTIVE)
     ]
-    if not configs:
-        return []
-    contents = slice_contents(request.atoms, pieces)
-    plain = stage_totals(
-        request.model, request.atoms, contents, portion, configs, request.micro_batch, request.job
+    modes = (False, True) if pinned is None else (pinned is Recompute.FULL,)
+    none = np.zeros((len(contents.counts), 0), dtype=np.int64)
+    times, steps, held, order = [none], [none], [none.astype(np.float64)], []
+    if configs:
+        plain = stage_totals(book.model, book.atoms, contents, portion, configs, book.micro_batch, job)
+        for full in modes:
+            totals = plain.all_recomputed() if full else plain
+            times.append(nanoseconds(totals.forward_s) + nanoseconds(totals.backward_s))
+            steps.append(nanoseconds(totals.step_s))
+            held.append(_held(totals))
+            order += [(c.tp, c.zero, int(full), idx) for idx, c in enumerate(configs)]
+    return _Stages(
+        configs=tuple(configs) * len(modes),
+        full=tuple(full for full in modes for _ in configs),
+        time_ns=np.concatenate(times, axis=1),
+        step_ns=np.concatenate(steps, axis=1),
+        held=np.concatenate(held, axis=1),
+        order=np.array(order, dtype=np.int64).reshape(-1, 4),
     )
-    modes = {False: plain, True: plain.all_recomputed()}
-    if pinned is not None:
-        del modes[pinned is not Recompute.FULL]
-    found = []
-    for full, totals in modes.items():
-        in_flight = _max_in_flight(request, totals, contents.content_of)
-        value_ns = _value_ns(request, totals, contents.content_of)
-        for idx in np.flatnonzero(in_flight >= request.in_flight):
-            config = configs[idx]
-            order = (int(value_ns[idx]), len(pieces), config.tp, config.zero, int(full), int(idx))
-            found.append(_Candidate(pieces, portion, config, full, int(in_flight[idx]), order))
-    return found
 
 
-def _value_ns(request: SliceRequest, totals: StageTotals, content_of: IntArray) -> IntArray:
-    """Returns what each configuration is judged by; shape ``(num_configs,)``."""
-    time_ns = (nanoseconds(totals.forward_s) + nanoseconds(totals.backward_s))[content_of]
-    step_ns = nanoseconds(totals.step_s)[content_of]
-    value: IntArray = (
-        time_ns.sum(axis=0) + (request.num_micro_batches - 1) * time_ns.max(axis=0) + step_ns.max(axis=0)
-    )
-    return value
+def _held(totals: StageTotals) -> FloatArray:
+    """Returns how many micro-batches fit into the room that is left; -1 where that is below zero."""
+    room = totals.room_bytes
+    fits = np.floor(np.maximum(room, 0.0) / np.maximum(totals.activation_bytes, 1.0))
+    held: FloatArray = np.where(room < 0, -1.0, fits)
+    return held
 
 
-def _max_in_flight(request: SliceRequest, totals: StageTotals, content_of: IntArray) -> IntArray:
-    """Returns the largest number in flight at the last stage that fits everywhere; ``(num_configs,)``."""
-    activations: FloatArray = totals.activation_bytes[content_of]
-    room: FloatArray = totals.room_bytes[content_of]
-    held = np.floor(np.maximum(room, 0.0) / np.maximum(activations, 1.0))
+def _split(
+    request: SliceRequest,
+    portion: Portion,
+    pieces: tuple[tuple[int, int], ...],
+    stages: _Stages,
+    content_of: IntArray,
+) -> _Split:
+    """Judges all plans of one split."""
+    time_ns, step_ns = stages.time_ns[content_of], stages.step_ns[content_of]
+    value = time_ns.sum(axis=0) + (request.num_micro_batches - 1) * time_ns.max(axis=0) + step_ns.max(axis=0)
+    held = stages.held[content_of]
+    ahead = np.arange(len(pieces) - 1, -1, -1)[:, None]  # Each stage in front holds one more.
     whole_step: BoolArray = held >= request.num_micro_batches
-    ahead = np.arange(len(content_of) - 1, -1, -1)[:, None]  # Each stage in front holds one more.
-    fits = np.where(whole_step, _UNLIMITED, held - ahead)
-    fits[room < 0] = 0
-    largest: IntArray = fits.min(axis=0).astype(np.int64)
-    return largest
+    fits = np.where(whole_step, _UNLIMITED, np.where(held < 0, 0, held - ahead))
+    return _Split(pieces, portion, stages, value, fits.min(axis=0).astype(np.int64))
+
+
+def _useful(splits: Sequence[_Split], in_flight: int) -> list[tuple[int, int]]:
+    """Returns (split, column) of the plans that fit, the fastest first; of slower ones those that fit with
+    more in flight than all faster ones.
+    """
+    if not splits:
+        return []
+    column = np.concatenate([np.arange(len(s.value_ns)) for s in splits])
+    at = np.repeat(np.arange(len(splits)), [len(s.value_ns) for s in splits])
+    most = np.concatenate([s.in_flight for s in splits])
+    value = np.concatenate([s.value_ns for s in splits])
+    able = np.flatnonzero(most >= in_flight)
+    # Splits come by their number of stages, ascending.
+    ties = np.concatenate([s.stages.order for s in splits])[able]
+    ranked = able[np.lexsort((*ties.T[::-1], at[able], value[able]))]
+    reached = np.maximum.accumulate(most[ranked])
+    useful = ranked[np.concatenate([[True], reached[1:] > reached[:-1]])] if len(ranked) else ranked
+    return [(int(at[i]), int(column[i])) for i in useful]

@@ -21,7 +21,10 @@ class Prediction(Section):
         bubble_frac: Idle share of the used GPUs' time, 0 to 1.
         bottleneck_stage: The stage that sets the steady pace.
         basis: What the numbers rest on: ``formula``, ``measured`` or ``mixed``.
-        basis_note: How far such predictions have been off, in one sentence.
+        basis_note: What formulas and constants they rest on, in one sentence.
+        time_band_frac: Share of ``iteration_time_s`` that 9 of 10 measured runs of this kind were off at
+            most, either side; null where the constants are the user's own.
+        time_band_note: Which runs these were.
         breakdown: Seconds per phase (``fill``, ``steady``, ``drain``, ``step_end``), for print.
     """
 
@@ -34,6 +37,8 @@ class Prediction(Section):
     bottleneck_stage: Count
     basis: Literal["formula", "measured", "mixed"]
     basis_note: str
+    time_band_frac: float | None = None
+    time_band_note: str = ""
     breakdown: dict[str, float] = Field(default_factory=dict)
 
 

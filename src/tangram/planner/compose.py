@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tangram.cost.types import IntArray
+from tangram.cost.types import BoolArray, IntArray
 from tangram.planner.candidates import Candidate, Structure, structure, various
 from tangram.planner.effort import Effort, Wide
 from tangram.planner.frontier import Objective
@@ -108,6 +108,20 @@ class Composer:
         self._first_plan(problem_idx, prober)
         self.num_labels += prober.num_labels
 
+    def doubt(self, problem_idx: int, problem: Problem, useless: BoolArray) -> None:
+        """Searches a problem with all pieces that there are once more, for plans with those that a rule calls
+        useless; what is found counts. Nothing is, as long as the rules are right.
+        """
+        prober = Prober(problem, self.effort)
+        for objective, cutoff_ns in (
+            (Objective.LOWER_BOUND, self.cutoff_ns),
+            (Objective.CLOSED_FORM, self.reach_ns),
+        ):
+            for chain in prober.search(objective, cutoff_ns).chains:
+                if useless[list(chain.pieces)].any():
+                    self._simulate(problem_idx, problem, chain)
+        self.num_labels += prober.num_labels
+
     def promise_ns(self, problem: Problem) -> int:
         """Returns about how long a plan of a problem takes at best, by the relaxed programme alone."""
         if not len(problem.pieces):
@@ -149,6 +163,19 @@ class Composer:
                 break
             self._polish(before.problem_idx, self._open[before.problem_idx], most_starts=1)
         self._open.clear()
+
+    def improve(self, problem_idx: int, problem: Problem, chain: Chain) -> None:
+        """Improves a plan of a problem that has been considered, step by step."""
+        around = Neighbourhood(problem, self.pace_floors_ns[problem_idx])
+        start = self._simulate(problem_idx, problem, chain)
+        budget = self.effort.wide(problem.num_micro_batches).polish_tasks
+
+        def execute(step: Chain) -> int:
+            return self._simulate(problem_idx, problem, step).time_ns
+
+        sweep(around, _step(start), execute, budget)
+        best = self._starts(problem, 1)[0]
+        polish(around, _step(best), best.time_ns, execute, budget)
 
     def lower_bound_ns(self) -> int:
         """The bound over all problems: at most the best simulated time."""

@@ -11,6 +11,7 @@ from tangram._version import VERSION
 from tangram.basis import PLAIN_FORMULA, CostBasis
 from tangram.cluster.spec import Assumption, Cluster, GpuSpec, Island
 from tangram.cluster.tolerances import Tolerances
+from tangram.cost.bands import time_band
 from tangram.cost.constants import basis_note, stack_constants
 from tangram.job import Job
 from tangram.model.atoms import Atom
@@ -132,6 +133,7 @@ def prediction(placed: PlacedPipeline, timeline: Timeline) -> Prediction:
     peak = sum(gpu.peak_flop_per_s[job.precision] for gpu in gpus)
     bases = atom_bases(job, placed.atoms, placed.stages, placed.micro_batch)
     idle = timeline.idle_frac([s.portion.num_gpus for s in placed.stages])
+    band = None if job.basis.overrides else time_band(gpus, job.basis.stack, moe=model.has_moe)
     return Prediction(
         iteration_time_s=seconds,
         tokens_per_s=tokens / seconds,
@@ -142,6 +144,10 @@ def prediction(placed: PlacedPipeline, timeline: Timeline) -> Prediction:
         bottleneck_stage=placed.bottleneck,
         basis="mixed" if _rests_on_measured(bases) else "formula",
         basis_note=_basis_note(gpus, job.basis, bases),
+        time_band_frac=None if band is None else round(band.half_width_frac, 4),
+        time_band_note="of your own calibration; its file says how far off it was"
+        if band is None
+        else band.basis,
         breakdown=_breakdown(timeline),
     )
 

@@ -13,6 +13,7 @@ Rules, in the order in which they are applied (docs/architecture.md, "Pruning"):
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -21,8 +22,9 @@ import numpy as np
 from tangram.cluster.spec import Portion
 from tangram.cost.types import BoolArray, IntArray
 from tangram.model.atoms import Atom
-from tangram.parallelizers.protocols import Capabilities
+from tangram.parallelizers.protocols import Capabilities, whole_ns
 from tangram.planner.options import Pruning
+from tangram.planner.problem import Pieces
 from tangram.planner.reference import Reference
 
 PAPER_FACTOR = 2.0
@@ -58,11 +60,9 @@ class PairRules:
         counts["pairs"] += int(alive.sum())
         alive = self._apply(alive, self._compatible(portion, capabilities), "removed_incompatible", counts)
         if self.pruning is not Pruning.NONE:
-            per_gpu = self.reference.slice_state_bytes(portion.num_gpus)
-            alive = self._apply(
-                alive, per_gpu <= self.reference.usable_bytes[island], "removed_infeasible", counts
-            )
-            alive = self._apply(alive, self._balanced(portion, island), "removed_unbalanced", counts)
+            num_gpus = portion.num_gpus
+            alive = self._apply(alive, self._feasible(num_gpus, island), "removed_infeasible", counts)
+            alive = self._apply(alive, self._balanced(num_gpus, island), "removed_unbalanced", counts)
         starts, stops = np.nonzero(alive)
         found = list(zip(starts.tolist(), stops.tolist(), strict=True))
         if self.pruning is not Pruning.NONE:
@@ -94,10 +94,33 @@ class PairRules:
             fits &= whole
         return fits
 
-    def _balanced(self, portion: Portion, island: int) -> BoolArray:
-        times = self.reference.slice_times_s(island, portion.num_gpus)
+    def useful(self, pieces: Pieces, gpus_per_unit: Sequence[int]) -> BoolArray:
+        """Returns which pieces are there when only pairs that these rules leave are asked about.
+
+        Args:
+            pieces: Of a micro-batch size of which more was asked.
+            gpus_per_unit: Of each island's counter.
+        """
+        keep: BoolArray = np.ones(len(pieces), dtype=np.bool_)
+        sizes = np.stack([pieces.island, pieces.gpus], axis=1)
+        for island, units in np.unique(sizes, axis=0).tolist():
+            num_gpus = units * gpus_per_unit[island]
+            alive = self._feasible(num_gpus, island) & self._balanced(num_gpus, island)
+            at = np.flatnonzero((pieces.island == island) & (pieces.gpus == units))
+            keep[at] = alive[pieces.start[at], pieces.stop[at]]
+        limit_ns = whole_ns(self.max_time_s)
+        if limit_ns is not None:  # Stage tables leave out what is slower; slice planners are not told.
+            keep &= (pieces.run >= 0) | (pieces.time_ns <= limit_ns)
+        return keep
+
+    def _feasible(self, num_gpus: int, island: int) -> BoolArray:
+        fits: BoolArray = self.reference.slice_state_bytes(num_gpus) <= self.reference.usable_bytes[island]
+        return fits
+
+    def _balanced(self, num_gpus: int, island: int) -> BoolArray:
+        times = self.reference.slice_times_s(island, num_gpus)
         balanced: BoolArray = times <= self.max_time_s
-        balanced &= self.reference.leaves_enough(island, portion.num_gpus, self.max_time_s)
+        balanced &= self.reference.leaves_enough(island, num_gpus, self.max_time_s)
         if self.pruning is Pruning.PAPER:
             pace = self.reference.least_period_s()
             balanced &= (times <= PAPER_FACTOR * pace) & (times * PAPER_FACTOR >= pace)

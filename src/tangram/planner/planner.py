@@ -12,8 +12,9 @@ from tangram.job import Job
 from tangram.model.atoms import cut_atoms
 from tangram.model.spec import ModelSpec
 from tangram.plan.schema import PlanDocument, SearchSection
+from tangram.planner.answer import SecondOpinion, best_answer
 from tangram.planner.bounds import bound_section
-from tangram.planner.comparisons import best_alone, better_without, comparisons
+from tangram.planner.comparisons import comparisons
 from tangram.planner.document import place_pipeline, plan_document, stated_tolerances
 from tangram.planner.idle import idle_sections
 from tangram.planner.measured import transfer_notes, unmeasured_notes, with_measured
@@ -66,20 +67,14 @@ def plan(
     with clock.phase("measured_s"):
         job = with_measured(job, measured, model, atoms, space.islands)
     search = Search(model, atoms, cluster, job, space, options, progress)
-    with clock.phase("single_islands_s"):
-        alone = best_alone(search)
-    with clock.phase("search_s"):
-        if alone is not None:
-            search.incumbent(alone.found)
-        found = search.run()
-    if found is None:
+    answer = best_answer(search, clock.phase)
+    if answer is None:
         raise infeasible(search)
-    with clock.phase("left_out_s"):
-        found = search.with_left_out(better_without(search, found))
+    found = answer.found
     with clock.phase("explain_s"):
         bound = bound_section(search, found)
         idle = idle_sections(search, found)
-        compared = comparisons(search, found, alone)
+        compared = comparisons(search, found, answer.alone)
     with clock.phase("document_s"):
         placed = place_pipeline(
             model, atoms, job, found.micro_batch.size, found.stages, found.placements, found.pipeline
@@ -91,7 +86,7 @@ def plan(
             granularity=str(options.granularity),
             tolerances=stated_tolerances(options.tolerances),
             precision_reason=precision_reason,
-            assumptions=[*cluster.assumptions, *assumptions, *_notes(search, measured)],
+            assumptions=[*cluster.assumptions, *assumptions, *_notes(search, measured, answer.second)],
             bound=bound,
             idle=idle,
             comparisons=compared,
@@ -114,13 +109,14 @@ class _Clock:
             self._stats[name] = time.perf_counter() - began
 
 
-def _notes(search: Search, measured: MeasuredLayers | None) -> list[Assumption]:
+def _notes(search: Search, measured: MeasuredLayers | None, second: SecondOpinion | None) -> list[Assumption]:
     coarse = [
         Assumption(note, "to keep the search small; smaller stages there were not tried")
         for note in search.space.notes
     ]
     basis = [*unmeasured_notes(measured, search.job, search.space.islands), *transfer_notes(search.job)]
-    return basis + coarse + [Assumption(text, "its answers were not used") for text in search.rejections]
+    rejected = [Assumption(text, "its answers were not used") for text in search.rejections]
+    return basis + coarse + rejected + ([] if second is None else [second.note()])
 
 
 def _search_section(search: Search) -> SearchSection:

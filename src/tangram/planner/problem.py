@@ -362,7 +362,11 @@ class Problem:
         self, piece: IntArray | int, link_class: IntArray | int, extra: int, pace_floor_ns: int
     ) -> BoolArray:
         """Returns whether ``extra`` micro-batches of extra warm-up are part of the space: whether one less
-        leaves the edge slower than stage, link and any plan.
+        leaves the edge slower than stage, link and any plan, even if the stage itself were as slow as any
+        plan.
+
+        So a stage has every window that a slower one on the same GPUs has: what is a plan with the slower
+        option is one with the faster.
 
         The edges are those of the ranking for both objectives: the bound must cover the windows that the
         ranking may choose.
@@ -374,8 +378,8 @@ class Problem:
             pace_floor_ns: No plan has a shorter period.
         """
         at = (self.pieces.tail_class[piece], link_class)
-        time = self.pieces.tail_time_ns[piece]
-        floor = np.maximum(np.maximum(time, self.edges.occupancy_ns[at]), pace_floor_ns)
+        time = np.maximum(self.pieces.tail_time_ns[piece], pace_floor_ns)
+        floor = np.maximum(time, self.edges.occupancy_ns[at])
         helps: BoolArray = time + self.edges.round_trip_ns[at] > floor * extra
         return helps
 

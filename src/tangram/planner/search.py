@@ -18,6 +18,7 @@ from tangram.parallelizers.protocols import StageChoice
 from tangram.planner.candidates import Candidate
 from tangram.planner.compose import Composer
 from tangram.planner.edges import Boundaries, boundaries, placed_edge, tied_bytes
+from tangram.planner.frontier import chain_of
 from tangram.planner.lattice import prefix_bound
 from tangram.planner.links import ClassLinks
 from tangram.planner.options import PlanOptions, Pruning
@@ -171,6 +172,42 @@ class Search:
         size = next(s for s in self._sizes if s.size == found.micro_batch.size)
         return replace(found, micro_batch=size)
 
+    def improved(self, found: Found) -> Found:
+        """Takes a plan from elsewhere as one more start of this search and returns the best then known: that
+        plan, or one to which steps lead from its like among this search's pieces.
+        """
+        found = self.adopt(found)
+        problem = self.problem_of(found.micro_batch)
+        chain = None if problem is None else self._like(problem, found)
+        if problem is not None and chain is not None:
+            self.composer.improve(self._sizes.index(found.micro_batch), problem, chain)
+        best = self._best()
+        return best if best is not None and best.iteration_ns < found.iteration_ns else found
+
+    def _like(self, problem: Problem, found: Found) -> Chain | None:
+        """Returns a plan of a problem with the slices, portions and windows of another one; None where some
+        stage has none. Its stages are no slower, if there are such pieces.
+        """
+        pieces, chosen = problem.pieces, []
+        islands = {island.name: idx for idx, island in enumerate(self.space.islands)}
+        for stage, times in zip(found.stages, found.pipeline.stages, strict=True):
+            island = islands[stage.portion.island.name]
+            able = (pieces.start == stage.start) & (pieces.stop == stage.stop) & (pieces.island == island)
+            able &= (pieces.head_class == self.space.class_index(island, stage.portion)) & (pieces.run < 0)
+            able &= pieces.gpus * self.space.units[island] == stage.portion.num_gpus
+            able &= pieces.max_in_flight >= min(times.in_flight, problem.num_micro_batches)
+            if not able.any():
+                return None
+            no_slower = (
+                able & (pieces.forward_ns <= times.forward_ns) & (pieces.head_step_ns <= times.step_ns)
+            )
+            no_slower &= pieces.time_ns - pieces.forward_ns <= times.backward_ns
+            idx = np.flatnonzero(no_slower if no_slower.any() else able)
+            chosen.append(int(idx[np.argmin(pieces.time_ns[idx])]))
+        windows = [stage.in_flight for stage in found.pipeline.stages]
+        extras = [front - behind - 1 for front, behind in pairwise(windows)]
+        return chain_of(pieces, chosen, [*extras, 0], 0)
+
     def with_left_out(self, found: Found) -> Found:
         """Looks for plans that use each island that ``found`` leaves out, and returns the best plan then
         known.
@@ -261,46 +298,67 @@ class Search:
         pruning = Pruning.PAPER if self.options.pruning is Pruning.PAPER else Pruning.SAFE
         promising: list[tuple[int, int, Problem]] = []
         for idx, size in enumerate(self._sizes[: 1 if self.options.effort.quick else _SCOUTED_SIZES]):
-            problem = self._problem(size, builder, size.reference.least_period_s() * _SCOUT_PACE, pruning)
+            pace_s = size.reference.least_period_s() * _SCOUT_PACE
+            problem = self._stated(size, self._tables(size, builder, pace_s, pruning))
             promising.append((self.composer.promise_ns(problem), idx, problem))
         _, idx, problem = min(promising, key=lambda found: found[:2])
         self._sizes.insert(0, self._sizes.pop(idx))
         self.composer.scout(0, problem)
 
     def _consider(self, idx: int, size: MicroBatch, builder: TableBuilder) -> None:
+        """Asks about one micro-batch size and searches it, as far as it may hold a better plan.
+
+        Without pruning, everything is asked about; but what the safe rules call useless is looked at
+        afterwards and by itself, for the limits of effort must not depend on it.
+        """
         composer, pruning = self.composer, self.options.pruning
-        if pruning is not Pruning.NONE and size.bound_ns >= composer.cutoff_ns:
+        is_hopeless = size.bound_ns >= composer.cutoff_ns
+        if is_hopeless:
             composer.close(idx, composer.cutoff_ns, proven=True)
-            self.counts["micro_batches_pruned"] += 1
-            return
+            if pruning is not Pruning.NONE:
+                self.counts["micro_batches_pruned"] += 1
+                return
         max_time_s = float("inf")
-        if pruning is not Pruning.NONE and composer.cutoff_ns < FAR_NS:
+        if composer.cutoff_ns < FAR_NS:
             max_time_s = composer.reach_ns / max(size.num_micro_batches - 1, 1) / NS_PER_S
-        problem = self._problem(size, builder, max_time_s, pruning)
-        self._problems[size.num_micro_batches] = problem
         self.considered.append(size.size)
+        if pruning is not Pruning.NONE:
+            self._search_size(idx, size, self._tables(size, builder, max_time_s, pruning))
+            return
+        tables = self._tables(size, builder, float("inf"), pruning)
+        useful = self._rules(size, Pruning.SAFE, max_time_s).useful(tables.pieces, self.space.units)
+        if not is_hopeless:
+            self._search_size(idx, size, tables.only(np.flatnonzero(useful)))
+        if not (self.options.effort.quick or useful.all()):
+            composer.doubt(idx, self._stated(size, tables), ~useful)
+
+    def _search_size(self, idx: int, size: MicroBatch, tables: TableSet) -> None:
+        composer, problem = self.composer, self._stated(size, tables)
+        self._problems[size.num_micro_batches] = problem
         composer.consider(idx, problem)
         if self.progress is not None and composer.best is not None:
             best = composer.best.time_ns / NS_PER_S
             options = len(problem.pieces)
             self.progress(f"micro-batch {size.size}: {options} options, best so far {best:.4g} s")
 
-    def _problem(
-        self, size: MicroBatch, builder: TableBuilder, max_time_s: float, pruning: Pruning
-    ) -> Problem:
-        """Asks the parallelizers about one micro-batch size and states the composition problem."""
-        rules = PairRules(
-            self.atoms,
-            self.model.has_moe,
-            size.reference,
-            pruning,
-            max_time_s,
-            self._allowed_slices(),
+    def _rules(self, size: MicroBatch, pruning: Pruning, max_time_s: float) -> PairRules:
+        return PairRules(
+            self.atoms, self.model.has_moe, size.reference, pruning, max_time_s, self._allowed_slices()
         )
+
+    def _tables(
+        self, size: MicroBatch, builder: TableBuilder, max_time_s: float, pruning: Pruning
+    ) -> TableSet:
+        """Asks the parallelizers about one micro-batch size."""
+        rules = self._rules(size, pruning, max_time_s)
         tables = builder.build(size.size, rules, self._max_in_flight(size), max_time_s)
         if pruning is self.options.pruning:
             self.counts.update(tables.counts)
         self.rejections += tables.rejections
+        return tables
+
+    def _stated(self, size: MicroBatch, tables: TableSet) -> Problem:
+        """States the composition problem of one micro-batch size."""
         expected, at_best = self._links.edges(size.cuts)
         tied = self._links.tied_ns if self.model.tied_embeddings else None
         problem = Problem(

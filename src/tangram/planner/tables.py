@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -59,6 +59,7 @@ class TableSet:
         sources: In the order of ``first_piece``.
         counts: Pairs, what each rule removed, queries, options.
         rejections: Parallelizers that misbehaved, in words.
+        origin: Of which piece of ``sources`` each piece is; None where they are the same.
     """
 
     atoms: tuple[Atom, ...]
@@ -67,6 +68,11 @@ class TableSet:
     sources: list[PieceSource]
     counts: Counter[str]
     rejections: list[str]
+    origin: IntArray | None = None
+
+    def only(self, idx: IntArray) -> TableSet:
+        """Returns the table with some of its pieces."""
+        return replace(self, pieces=self.pieces.take(idx), origin=idx)
 
     def stages_of(self, piece: int) -> tuple[StageTimes, ...]:
         """Returns the times of the stages of a piece, first to last."""
@@ -84,6 +90,7 @@ class TableSet:
         return [(s.stop + shift, s.portion) for s in plan.stages]
 
     def _source(self, piece: int) -> tuple[PieceSource, int]:
+        piece = piece if self.origin is None else int(self.origin[piece])
         at = bisect_right([s.first_piece for s in self.sources], piece) - 1
         return self.sources[at], piece - self.sources[at].first_piece
 
@@ -212,35 +219,28 @@ class TableBuilder:
         rejections: list[str],
     ) -> tuple[Pieces | None, PieceSource | None]:
         answers = self.queries.ask(planner, request, counts, rejections)
-        parts: list[Pieces] = []
-        plans: list[tuple[int, SlicePlan]] = []
-        for answer in answers:
-            stages = self._stage_times(answer, request)
-            run = len(self._runs)
-            self._runs.append(stages)
-            for start, stop in answer.slices:
-                parts.append(
-                    self._run_piece(answer, stages, portion_idx, request, start, stop, run, len(plans))
-                )
-                plans.append((start, answer.plan))
-        if not parts:
+        if not answers:
             return None, None
-        return Pieces.concatenate(parts), PieceSource(first, planner.name, None, None, tuple(plans))
+        pieces = Pieces.concatenate([self._run_piece(answer, portion_idx, request) for answer in answers])
+        slices = [(start, stop) for answer in answers for start, stop in answer.slices]
+        plans = [(start, answer.plan) for answer in answers for start, _ in answer.slices]
+        number = [len(answer.slices) for answer in answers]
+        pieces = replace(
+            pieces.take(np.repeat(np.arange(len(answers)), number)),
+            start=np.array([start for start, _ in slices]),
+            stop=np.array([stop for _, stop in slices]),
+            payload=np.arange(len(slices)),
+        )
+        return pieces, PieceSource(first, planner.name, None, None, tuple(plans))
 
-    def _run_piece(
-        self,
-        answer: SliceAnswer,
-        stages: Sequence[StageTimes],
-        portion_idx: int,
-        request: TableRequest,
-        start: int,
-        stop: int,
-        run: int,
-        payload: int,
-    ) -> Pieces:
+    def _run_piece(self, answer: SliceAnswer, portion_idx: int, request: TableRequest) -> Pieces:
+        """Returns the piece that an answer is on the first of its slices, and keeps its stages."""
+        stages = self._stage_times(answer, request)
+        self._runs.append(stages)
         island = self.space.portion_islands[portion_idx]
         ends = answer.plan.stages[0].portion, answer.plan.stages[-1].portion
         head, tail = (self.space.class_index(island, portion) for portion in ends)
+        start, stop = answer.slices[0]
         return run_piece(
             start=start,
             stop=stop,
@@ -253,8 +253,8 @@ class TableBuilder:
             max_in_flight=answer.max_in_flight,
             stages=stages,
             num_micro_batches=request.num_micro_batches,
-            run=run,
-            payload=payload,
+            run=len(self._runs) - 1,
+            payload=0,
         )
 
     def _stage_times(self, answer: SliceAnswer, request: TableRequest) -> tuple[StageTimes, ...]:

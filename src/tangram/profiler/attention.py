@@ -32,6 +32,7 @@ class Attention(Piece):
         self.out = self.weight(hidden, self.widths[0], sharded=True)
         self.out_bias = self.weight(hidden, sharded=False) if spec.out_bias else None
         self.tokens = self.exchange(shard.tokens, hidden)
+        self.shares_keys = shares_keys(shard.device, shard.dtype)
         self.rotary = shard.model.position is PositionKind.ROTARY
         if self.rotary:
             cos, sin = rotary_tables(shard.seq_len, spec.head_dim, shard.device)
@@ -63,7 +64,7 @@ class Attention(Piece):
 
     def _attend(self, query: Any, key: Any, value: Any) -> Any:
         groups = self.num_heads // self.num_kv_heads
-        if groups > 1 and not shares_keys(query):
+        if groups > 1 and not self.shares_keys:
             key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
             groups = 1
         return functional.scaled_dot_product_attention(
@@ -71,15 +72,15 @@ class Attention(Piece):
         )
 
 
-def shares_keys(query: Any) -> bool:
+def shares_keys(device: Any, dtype: Any) -> bool:
     """Whether the fused kernel that will run lets several query heads read one key head.
 
     Flash attention on GPUs does: 16 bit, from Ampere on (and on AMD). All other kernels want as many key
     heads as query heads, or PyTorch falls back to one that stores all scores.
     """
-    if query.device.type != "cuda" or query.dtype == torch.float32:
+    if device.type != "cuda" or dtype == torch.float32:
         return False
-    return torch.version.hip is not None or torch.cuda.get_device_capability(query.device) >= (8, 0)
+    return torch.version.hip is not None or torch.cuda.get_device_capability(device) >= (8, 0)
 
 
 def rotary_tables(seq_len: int, head_dim: int, device: Any) -> tuple[Any, Any]:

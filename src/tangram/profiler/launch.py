@@ -15,6 +15,10 @@ from typing import Any, TypeVar
 
 import torch.distributed as dist
 
+# Imported before there is a group, because its functions take the group of that moment as a default. An
+# optimizer imports it: the group would then never be freed, and its threads get in the way of Python's end.
+import torch.distributed.nn.functional  # noqa: F401
+
 from tangram.errors import InputError
 from tangram.profiler.device import Device
 from tangram.profiler.groups import Rank
@@ -23,6 +27,9 @@ T = TypeVar("T")
 
 _WAIT = timedelta(hours=12)
 """Those who do not time layers wait for those who do."""
+
+_LOST = ("Connection closed by peer", "Connection reset by peer", "Connection refused", "imed out")
+"""What gloo says of a process that is not there, or no longer."""
 
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
 
@@ -89,8 +96,10 @@ def joined(process: Process, device: Device) -> Iterator[None]:
             yield
         finally:
             dist.destroy_process_group()
-    except dist.DistError as error:
+    except RuntimeError as error:
         text = str(error).partition("\n")[0]
+        if not isinstance(error, dist.DistError) and not any(words in text for words in _LOST):
+            raise
         raise InputError(
             f"the processes cannot talk to each other: {text}",
             where="torchrun",

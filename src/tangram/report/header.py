@@ -5,7 +5,7 @@ from __future__ import annotations
 from tangram.plan.schema import PlanDocument
 from tangram.report.islands import cluster_sentence
 from tangram.report.page import Page
-from tangram.report.words import big, counted
+from tangram.report.words import band_of, big, counted
 from tangram.units import format_duration
 
 
@@ -15,7 +15,7 @@ def add_header(page: Page, doc: PlanDocument) -> None:
     how_many = f"all {total} GPUs" if used == total else f"{used} of {total} GPUs"
     page.heading(
         f"{doc.model.name} on {doc.cluster.name}",
-        f"{format_duration(doc.prediction.iteration_time_s)} per step on {how_many}, "
+        f"{format_duration(doc.prediction.iteration_time_s)}{band_of(doc)} per step on {how_many}, "
         f"{counted(len(doc.stages), 'stage')}",
     )
     page.facts(

@@ -14,7 +14,7 @@ from tangram.report.page import Page
 from tangram.report.search import search_sentences
 from tangram.report.stage_table import add_stages
 from tangram.report.staircase import add_staircase
-from tangram.report.words import big, percent, ranges, sentence
+from tangram.report.words import band_of, big, percent, ranges, sentence
 from tangram.units import format_bytes, format_duration
 
 
@@ -77,7 +77,7 @@ def add_prediction(page: Page, doc: PlanDocument) -> None:
     page.heading("Prediction")
     pace = prediction.bottleneck_stage
     rows = [
-        ("step", f"{format_duration(prediction.iteration_time_s)}{_phases(doc)}"),
+        ("step", f"{format_duration(prediction.iteration_time_s)}{band_of(doc)}{_phases(doc)}"),
         (
             "throughput",
             f"{big(prediction.tokens_per_s)} tokens/s, {big(prediction.samples_per_s)} samples/s",
@@ -87,6 +87,7 @@ def add_prediction(page: Page, doc: PlanDocument) -> None:
             f"{percent(prediction.mfu)} of the GPUs' peak; bubble {percent(prediction.bubble_frac)}",
         ),
         ("pace", f"set by stage {pace} ({_stage_island(doc, pace)})"),
+        ("band", sentence(prediction.time_band_note or "not known")),
         ("basis", f"{prediction.basis}: {sentence(prediction.basis_note)}".removesuffix(": ")),
     ]
     page.facts(rows)

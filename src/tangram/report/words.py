@@ -12,6 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tangram.plan.schema import PlanDocument
+
 _SCALES = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"))
 
 
@@ -77,3 +79,9 @@ def sentence(text: str) -> str:
 def _three_digits(value: float) -> str:
     text = f"{value:.3g}"
     return f"{value:.0f}" if "e" in text else text
+
+
+def band_of(doc: PlanDocument) -> str:
+    """How far off the predicted step may be: `` +-25%``; empty where nobody knows."""
+    width = doc.prediction.time_band_frac
+    return "" if width is None else f" +-{percent(width)}"

@@ -197,8 +197,7 @@ def _first_dominated(table: OptionTable) -> int | None:
     slices: dict[tuple[int, int], list[int]] = {}
     for idx, key in enumerate(zip(table.start.tolist(), table.stop.tolist(), strict=True)):
         slices.setdefault(key, []).append(idx)
-    time_ns = table.forward_ns + table.backward_ns
-    costs: IntArray = np.stack([time_ns, table.forward_ns, table.step_ns, -table.max_in_flight])
+    costs: IntArray = np.stack([table.forward_ns, table.backward_ns, table.step_ns, -table.max_in_flight])
     for members in slices.values():
         mine = costs[:, members]
         no_worse = (mine[:, :, None] <= mine[:, None, :]).all(axis=0)

@@ -1,7 +1,7 @@
 """Calibration: which constants earn their place, their values, and how far off predictions with them are.
 
 The candidates are all constants on the shelves that the runs use. One whose value changes no prediction, or
-that a fit leaves within a standard deviation of its prior, is kept at its prior; and there are never more
+that a fit leaves near its prior (``LEAST_SHIFT``) is kept at its prior; and there are never more
 fitted constants than an eighth of the rows.
 """
 
@@ -33,6 +33,7 @@ TIME_CONSTANTS = {
         "unaligned_ratio",
         "fp8_efficiency",
         "fp8_overhead_rows",
+        "fp4_efficiency",
     ),
     Shelf.STACK: (
         "launch_s",
@@ -40,11 +41,15 @@ TIME_CONSTANTS = {
         "collective_launch_s",
         "elementwise_ratio",
         "kernel_ratio",
+        "attention_ratio",
         "exposed_floor_frac",
         "p2p_exposed_frac",
         "tp_exposed_frac",
         "cp_exposed_frac",
         "ep_exposed_frac",
+        "ep_overlapped_frac",
+        "fused_dispatch_ratio",
+        "graph_launch_ratio",
         "expert_imbalance",
     ),
     Shelf.CLUSTER: ("nvlink_efficiency", "pcie_efficiency", "nic_efficiency"),
@@ -52,14 +57,14 @@ TIME_CONSTANTS = {
 MEMORY_CONSTANTS = {
     Shelf.STACK: (
         "logit_fixed_bytes",
-        "logit_element_ratio",
-        "head_gradient_bytes",
-        "gradient_bucket_bytes",
+        "activation_ratio",
         "context_bytes",
-        "communicator_bytes",
         "fragmentation_frac",
     ),
 }
+LEAST_SHIFT = 0.4
+"""Standard deviations that a constant has to move from its prior to be kept; found on the rows themselves."""
+
 _LEAST_EFFECT = 1e-4  # a constant ten times as large that changes no prediction by this share is not there
 
 
@@ -89,12 +94,12 @@ def select(runs: Sequence[Run], target: Target, slots: Sequence[Slot]) -> list[S
     while kept:
         shift = _shifts(batch, kept, fit(batch, kept, target))
         weakest = sorted(range(len(kept)), key=lambda idx: (shift[idx], kept[idx]))
-        # Half of those that do not count go at a time: the others may take over what they said.
-        idle = [idx for idx in weakest if shift[idx] < 1]
+        # A quarter of those that do not count go at a time: the others may take over what they said.
+        idle = [idx for idx in weakest if shift[idx] < LEAST_SHIFT]
         surplus = len(kept) - most
         if not idle and surplus <= 0:
             return kept
-        count = max((len(idle) + 1) // 2, min(surplus, max(1, len(kept) // 8)))
+        count = max((len(idle) + 3) // 4, min(surplus, max(1, len(kept) // 8)))
         gone = set(weakest[:count])
         kept = [slot for idx, slot in enumerate(kept) if idx not in gone]
     return kept
@@ -147,10 +152,11 @@ def left_out(
 ) -> FloatArray:
     """Predicts the runs of every fold from a fit on all others; relative errors, shape ``(num_runs,)``."""
     errors = np.full(len(runs), np.nan)
+    everything = fit(RunBatch.of(runs), slots, target)
     for fold in sorted(set(fold_of)):
         inside = [idx for idx, own in enumerate(fold_of) if own == fold]
         rest = [run for run, own in zip(runs, fold_of, strict=True) if own != fold]
-        fitted = fit(RunBatch.of(rest), slots, target) if rest else []
+        fitted = fit(RunBatch.of(rest), slots, target, everything) if rest else []
         errors[inside] = errors_of([runs[idx] for idx in inside], target, fitted)
     return errors
 

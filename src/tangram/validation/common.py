@@ -110,7 +110,20 @@ def _degrees(cells: Cells, settings: Settings) -> Degrees:
     shard_ranks = settings.shard_ranks
     if "hsdp" in cells.text("zero_or_fsdp").lower():
         shard_ranks = shard_ranks or settings.gpus_per_node
-    return Degrees(dp, tp, pp, cp, ep, vpp, expert_tp, zero, fsdp, shard_ranks, settings.experts_per_rank)
+    return Degrees(
+        dp,
+        tp,
+        pp,
+        cp,
+        ep,
+        vpp,
+        expert_tp,
+        zero,
+        fsdp,
+        shard_ranks,
+        settings.experts_per_rank,
+        settings.chunk_group,
+    )
 
 
 def _numbers(cells: Cells, settings: Settings, parts: tuple[GpuSpec, ...]) -> Numbers:
@@ -134,6 +147,7 @@ def _numbers(cells: Cells, settings: Settings, parts: tuple[GpuSpec, ...]) -> Nu
         optimizer=optimizer,
         gradient_copy_bytes=settings.gradient_copy_bytes or 0,
         reduce_bytes=_or(settings.reduce_bytes, optimizer.gradient_bytes),
+        further_gradient_bytes=settings.further_gradient_bytes or 0,
     )
 
 
@@ -162,6 +176,7 @@ def _saving(cells: Cells, settings: Settings) -> Saving:
         optimizer_offload=bool(settings.optimizer_offload),
         parameter_offload=bool(settings.parameter_offload),
         offloaded_layers=settings.offloaded_layers or 0,
+        deferred_heads=settings.deferred_heads or 0,
     )
 
 
@@ -176,7 +191,13 @@ def _software(settings: Settings, degrees: Degrees, flags: tuple[str, ...]) -> S
         balanced_experts=settings.balanced_experts,
         cuda_graphs=settings.cuda_graphs,
         cross_entropy_fusion=settings.cross_entropy_fusion,
+        loss_in_place=settings.loss_in_place,
+        deterministic=settings.deterministic,
+        grouped_products=settings.grouped_products,
+        fused_accumulation=settings.fused_accumulation,
+        weighs_outputs=settings.weighs_outputs,
         dropout=settings.dropout,
+        relu=settings.relu,
         overlap_gradients=settings.overlap_gradients,
         overlap_parameters=settings.overlap_parameters,
         environment=settings.environment,

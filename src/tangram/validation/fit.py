@@ -27,6 +27,9 @@ from tangram.validation.slots import Shelves, Slot
 SCALE = 0.05
 """Relative error up to which residuals count quadratically: about what repeats of a run differ by."""
 
+_TOLERANCE, _MOST_STEPS = 1e-5, 60
+_STEP = 1e-4  # of a logarithm, for derivatives
+
 ON_BOUND = 0.01
 """A constant this close to one of its bounds, as a share of its range, sits on it."""
 
@@ -77,13 +80,21 @@ def predicted(batch: RunBatch, constants: Constants, target: Target) -> FloatArr
     return predictions.iter_s if target is Target.TIME else predictions.peak_bytes
 
 
-def fit(batch: RunBatch, slots: Sequence[Slot], target: Target) -> list[Fitted]:
+def fit(
+    batch: RunBatch,
+    slots: Sequence[Slot],
+    target: Target,
+    start: Sequence[Fitted] = (),
+    base: Sequence[Fitted] = (),
+) -> list[Fitted]:
     """Fits slots to the runs of a batch; runs without the figure count nothing.
 
     Args:
         batch: Measured runs.
         slots: What may change. Slots that no run takes keep their shipped value.
         target: Which figure to fit.
+        start: A fit of the same slots to much the same runs, to start from; by default the shipped values.
+        base: Constants that were fitted before, in place of the shipped ones.
 
     Returns:
         One entry per slot, in order.
@@ -91,7 +102,8 @@ def fit(batch: RunBatch, slots: Sequence[Slot], target: Target) -> list[Fitted]:
     Raises:
         InputError: scipy is missing.
     """
-    shelves, truth = Shelves(batch, slots), measured(batch.runs, target)
+    before = [(entry.slot, entry.value) for entry in base]
+    shelves, truth = Shelves(batch, slots, before), measured(batch.runs, target)
     known = np.isfinite(truth)
     definitions = [definition(slot.constant) for slot in slots]
     low, high = (np.log([getattr(d, side) for d in definitions]) for side in ("low", "high"))
@@ -100,18 +112,59 @@ def fit(batch: RunBatch, slots: Sequence[Slot], target: Target) -> list[Fitted]:
     if not slots or not known.any():
         return [_fitted(s, p, 0.0, -1e9, 1e9) for s, p in zip(slots, prior, strict=True)]
 
-    def residuals(logs: FloatArray) -> FloatArray:
-        values = predicted(batch, shelves.constants(np.exp(logs)), target)
-        off = np.log(values[known] / truth[known]) / SCALE
-        soft = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off * off) - 1))
-        return np.concatenate([soft, (logs - prior) / spread])
+    groups = shelves.groups(batch.run_of_column)
+    row_of_run = np.cumsum(known) - 1
 
-    found = _least_squares()(residuals, prior, bounds=(low, high), x_scale=spread)
+    def off(logs: FloatArray) -> FloatArray:
+        values = predicted(batch, shelves.constants(np.exp(logs)), target)
+        found: FloatArray = np.log(values[known] / truth[known]) / SCALE
+        return found
+
+    def residuals(logs: FloatArray) -> FloatArray:
+        return np.concatenate([_soft(off(logs)), (logs - prior) / spread])
+
+    def jacobian(logs: FloatArray) -> FloatArray:
+        base, rows = off(logs), np.zeros((int(known.sum()), len(slots)))
+        for group in groups:
+            step = np.zeros(len(slots))
+            step[[position for position, _ in group]] = _STEP
+            change = (off(logs + step) - base) / _STEP
+            for position, runs in group:
+                taken = row_of_run[runs & known]
+                rows[taken, position] = change[taken]
+        return np.concatenate([rows * _soft_slope(base)[:, None], np.diag(1 / spread)])
+
+    begin = np.log([entry.value for entry in start]) if start else prior
+    found = _least_squares()(
+        residuals,
+        np.clip(begin, low + 1e-6, high - 1e-6),
+        jac=jacobian,
+        bounds=(low, high),
+        x_scale=spread,
+        ftol=_TOLERANCE,
+        xtol=_TOLERANCE,
+        max_nfev=_MOST_STEPS,
+    )
     sd = np.sqrt(np.maximum(np.diag(np.linalg.pinv(found.jac.T @ found.jac)), 0.0))
     return [
         _fitted(slot, x, deviation, lowest, highest)
         for slot, x, deviation, lowest, highest in zip(slots, found.x, sd, low, high, strict=True)
     ]
+
+
+def _soft(off: FloatArray) -> FloatArray:
+    """A residual whose square is quadratic for small errors and linear for large ones."""
+    values: FloatArray = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off * off) - 1))
+    return values
+
+
+def _soft_slope(off: FloatArray) -> FloatArray:
+    """Derivative of :func:`_soft`; 1 at zero."""
+    root = np.sqrt(1 + off * off)
+    soft = np.sqrt(2 * (root - 1))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        slope: FloatArray = np.where(np.abs(off) > 1e-6, np.abs(off) / (root * soft), 1.0)
+    return slope
 
 
 def _fitted(slot: Slot, log: float, deviation: float, low: float, high: float) -> Fitted:
@@ -122,7 +175,7 @@ def _fitted(slot: Slot, log: float, deviation: float, low: float, high: float) -
 
 def _least_squares() -> Callable[..., Any]:
     try:
-        from scipy.optimize import least_squares
+        from scipy.optimize import least_squares  # type: ignore[import-untyped]
     except ImportError:
         raise InputError(
             "fitting needs scipy", where="tangram calibrate", hint="pip install 'tangram-llm[calibrate]'"

@@ -35,7 +35,7 @@ def configuration_key(run: Run, without: frozenset[str] = frozenset()) -> str:
             degrees.expert_tp,
             degrees.experts_per_rank,
         ),
-        "vpp": degrees.vpp,
+        "vpp": (degrees.vpp, degrees.chunk_group),
         "layers": () if "vpp" in without else run.layers_per_stage,
         "zero": (degrees.zero, degrees.fsdp, degrees.shard_ranks),
         "numbers": repr(run.numbers),

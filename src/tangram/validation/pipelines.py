@@ -5,7 +5,7 @@ The time of a pipeline is a closed form, which costs microseconds and knows inte
 simulator is for plans that are placed on a cluster. With stage times t (forward and backward of one
 micro-batch), m micro-batches, v chunks of the model per stage and step ends u:
 
-    T = m max t + (sum t - max t) / v + max u
+    T = m max(t, link) + (sum t - max t) / v + max u
 
 the first two terms are Megatron's (Narayanan et al. 2021, section 2.2) for unequal stages. Transfers between
 stages add to the time of the stage that waits for them.
@@ -15,10 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from tangram.cluster.spec import GpuSpec
+from tangram.cost import memory
+from tangram.cost.atoms import STEP_COMPONENTS
 from tangram.cost.batch import BatchCosts, BatchStage, StageBatch
 from tangram.cost.constants import Constants, family_shelf
 from tangram.cost.types import FloatArray, IntArray, Number
@@ -43,6 +46,7 @@ class RunBatch:
         first_place: Per position, its first place.
         first_position: Per run, its first position.
         depth: Per position, how many stages are behind it, itself included.
+        last_chunk: Per position, the share of its layers that is in its last chunk.
         nic_s, intra_s: Per position, how long one transfer to the next stage takes at the stated bandwidth of
             the NICs, or of the node; 0 where it does not cross them, and behind the last stage.
         num_micro_batches, chunks: Per run.
@@ -56,6 +60,7 @@ class RunBatch:
     first_place: IntArray
     first_position: IntArray
     depth: FloatArray
+    last_chunk: FloatArray
     nic_s: FloatArray
     intra_s: FloatArray
     num_micro_batches: FloatArray
@@ -70,7 +75,7 @@ class RunBatch:
         first_place: list[int] = []
         first_position: list[int] = []
         gpus: list[GpuSpec] = []
-        edges, depth = [], []
+        edges, depth, last_chunk = [], [], []
         for number, run in enumerate(runs):
             own = stages_of(run)
             first_position.append(len(first_place))
@@ -78,6 +83,7 @@ class RunBatch:
                 first_place.append(len(column))
                 column += [len(stages) + position for position in positions]
                 depth.append(run.degrees.pp - idx)
+                last_chunk.append(_last_chunk(run, idx))
                 edges.append(_edge_s(run, idx))
             stages += own.stages
             gpus += own.gpus
@@ -91,6 +97,7 @@ class RunBatch:
             first_place=_ints(first_place),
             first_position=_ints(first_position),
             depth=np.array(depth, dtype=np.float64),
+            last_chunk=np.array(last_chunk),
             nic_s=np.array([nic for nic, _ in edges]),
             intra_s=np.array([intra for _, intra in edges]),
             num_micro_batches=np.array([run.num_micro_batches for run in runs], dtype=np.float64),
@@ -121,10 +128,15 @@ class Predictions:
     Attributes:
         iter_s: Time of one step.
         peak_bytes: Peak memory, as the row counts it (whose peak, and the device's or the allocator's).
+        upper_peak_bytes: What fewer than 1 run of 50 exceeds.
+        components: Parts of the time: those of the stage that sets the pace, over all micro-batches and its
+            step end, and ``fill``, all that is not that stage's.
     """
 
     iter_s: FloatArray
     peak_bytes: FloatArray
+    upper_peak_bytes: FloatArray
+    components: dict[str, FloatArray]
 
 
 def predict_batch(batch: RunBatch, constants: Constants) -> Predictions:
@@ -135,7 +147,11 @@ def predict_batch(batch: RunBatch, constants: Constants) -> Predictions:
         constants: One number per constant, or one per column of the batch.
     """
     costs = batch.stages.costs(constants)
-    return Predictions(iteration_s(batch, costs, constants), peak_bytes(batch, costs))
+    seconds = iteration_s(batch, costs, constants)
+    ratio = np.maximum.reduceat(batch.slowest(costs.upper_ratio), batch.first_position)
+    upper = memory.upper_bytes(peak_bytes(batch, costs, doubtful=True), ratio)
+    peaks = peak_bytes(batch, costs)
+    return Predictions(seconds, peaks, upper, _components(batch, costs, seconds))
 
 
 def iteration_s(batch: RunBatch, costs: BatchCosts, constants: Constants) -> FloatArray:
@@ -146,29 +162,40 @@ def iteration_s(batch: RunBatch, costs: BatchCosts, constants: Constants) -> Flo
     own_s = batch.slowest(costs.time_s)
     stage_s = own_s + 2 * exposed * chunks * transfer_s
     first = batch.first_position
-    slowest = np.maximum.reduceat(stage_s, first)
-    fill = (np.add.reduceat(stage_s, first) - slowest) / batch.chunks
+    # A link carries one transfer per micro-batch in either direction, so it may set the pace as well.
+    slowest = np.maximum.reduceat(np.maximum(stage_s, chunks * transfer_s), first)
+    fill = (np.add.reduceat(stage_s, first) - np.maximum.reduceat(stage_s, first)) / batch.chunks
     sent = np.add.reduceat(2 * (1 - exposed) * transfer_s, first)
     step = np.maximum.reduceat(batch.slowest(costs.step_s), first)
     seconds: FloatArray = batch.num_micro_batches * slowest + fill + sent + step
     return seconds
 
 
-def peak_bytes(batch: RunBatch, costs: BatchCosts) -> FloatArray:
+def peak_bytes(batch: RunBatch, costs: BatchCosts, *, doubtful: bool = False) -> FloatArray:
     """Returns the peak memory of every run, as its row counts it.
 
     Under 1F1B a stage holds as many micro-batches as there are stages from it to the end. Interleaved, it
-    holds ``2 (stages behind it) + (v - 1) pp + 1`` chunks of a v-th of its layers (Megatron-Core's warm-up).
+    holds ``2 (stages behind it) + (v - 1) g + 1`` chunks of its layers, for groups of g micro-batches
+    (Megatron-Core's warm-up; g is pp unless stated): one of the last chunk, the others of the earlier ones.
+    Layers that are no multiple of v leave the last chunk short.
+
+    Args:
+        batch: Runs.
+        costs: Of their stages.
+        doubtful: Whether to count what layers keep if attention of an unknown kind is unfused.
     """
     m, v, depth = (batch.spread(batch.num_micro_batches), batch.spread(batch.chunks), batch.depth)
-    pp = batch.spread(np.array([float(run.degrees.pp) for run in batch.runs]))
+    group = batch.spread(np.array([float(run.degrees.chunk_group or run.degrees.pp) for run in batch.runs]))
     held = np.minimum(m, depth)
-    chunks = np.minimum(m * v, 2 * (depth - 1) + (v - 1) * pp + 1)
-    layers = np.where(v > 1, chunks / v, held)
+    chunks = np.minimum(m * v, 2 * (depth - 1) + (v - 1) * group + 1)
+    tail = batch.last_chunk
+    layers = np.where(v > 1, tail + (1 - tail) * (chunks - 1) / np.maximum(v - 1, 1), held)
     on_device = np.array([run.measured.memory_kind is MemoryKind.DEVICE for run in batch.runs])
     states = costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes + costs.workspace_bytes
-    states = states + on_device[batch.run_of_column] * costs.reserve_bytes
-    peaks = batch.slowest(states) + layers * batch.slowest(costs.layer_activation_bytes)
+    states -= costs.late_bytes
+    layer_bytes = costs.layer_activation_bytes + (costs.doubtful_bytes if doubtful else 0.0)
+    states += np.where(on_device[batch.run_of_column], costs.reserve_bytes, costs.library_bytes)
+    peaks = batch.slowest(states) + layers * batch.slowest(layer_bytes)
     peaks = peaks + held * batch.slowest(costs.end_activation_bytes)
     first = batch.first_position
     last = np.append(first[1:], len(peaks)) - 1
@@ -181,6 +208,21 @@ def peak_bytes(batch: RunBatch, costs: BatchCosts) -> FloatArray:
         [peaks[first], peaks[last]],
         np.maximum.reduceat(peaks, first),
     )
+
+
+def _components(batch: RunBatch, costs: BatchCosts, iter_s: FloatArray) -> dict[str, FloatArray]:
+    time_s, bounds = costs.time_s, [*batch.first_position, len(batch.first_place)]
+    places = [*batch.first_place, len(batch.column)]
+    pace = []
+    for first, last in pairwise(bounds):
+        columns = batch.column[places[first] : places[last]]
+        pace.append(int(columns[np.argmax(time_s[columns])]))
+    parts = {}
+    for name, seconds in costs.components.items():
+        times = 1.0 if name in STEP_COMPONENTS else batch.num_micro_batches
+        parts[name] = seconds[pace] * times
+    parts["fill"] = iter_s - sum(parts.values())
+    return parts
 
 
 def _transfer_s(batch: RunBatch, constants: Constants) -> FloatArray:
@@ -198,9 +240,8 @@ def _of_columns(batch: RunBatch, constant: Number) -> FloatArray:
 def _edge_s(run: Run, stage: int) -> tuple[float, float]:
     """Seconds of one transfer behind a stage at stated bandwidths: over the NICs, or inside a node.
 
-    Every rank sends what the next stage needs of it: its share of the residual stream where that is split
-        over tp,
-    else all of it. All ranks of a node send at once.
+    Every rank of a tensor-parallel group sends its share of the residual stream (Megatron scatters and
+    gathers it, DeepSpeed partitions it). All ranks of a node send at once.
     """
     degrees = run.degrees
     if stage + 1 == degrees.pp:
@@ -208,12 +249,19 @@ def _edge_s(run: Run, stage: int) -> tuple[float, float]:
     host, behind = run.hardware.host(stage), run.hardware.host(stage + 1)
     gpus = degrees.dp * degrees.cp * degrees.tp
     width = run.model.hidden_size * run.numbers.precision.element_bytes
-    split = degrees.tp if run.software.sequence_parallel else 1
-    rank_bytes = run.micro_batch * run.seq_len / degrees.cp * width / split
+    rank_bytes = run.micro_batch * run.seq_len / degrees.cp * width / degrees.tp
     if gpus * (stage + 2) <= host.gpus_per_node * (gpus * stage // host.gpus_per_node + 1):
         return 0.0, rank_bytes / host.link_bytes_per_s
     on_node = min(gpus, host.gpus_per_node)
     return on_node * rank_bytes / min(host.nic_bytes_per_s, behind.nic_bytes_per_s), 0.0
+
+
+def _last_chunk(run: Run, stage: int) -> float:
+    """Share of a stage's layers in its last chunk, which holds those for multi-token prediction, too."""
+    layers, chunks = run.layers_per_stage[stage], run.degrees.vpp
+    extra = run.mtp_layers if stage == run.degrees.pp - 1 else 0
+    short = max(0, layers - -(-layers // chunks) * (chunks - 1))
+    return (short + extra) / max(1, layers + extra)
 
 
 def _ints(values: Sequence[int]) -> IntArray:

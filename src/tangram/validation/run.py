@@ -145,6 +145,7 @@ class Degrees:
             several instances of a distributed optimizer).
         experts_per_rank: Whole experts that a rank of the ep group works on at a time, where experts are
             replicated in the group; None where each has one place in it.
+        chunk_group: Micro-batches that a chunk of an interleaved schedule takes in a row; pp where None.
     """
 
     dp: int
@@ -158,6 +159,7 @@ class Degrees:
     fsdp: bool
     shard_ranks: int | None = None
     experts_per_rank: int | None = None
+    chunk_group: int | None = None
 
     @property
     def num_gpus(self) -> int:
@@ -176,6 +178,7 @@ class Numbers:
             ``precision`` says so too.
         optimizer: Bytes per parameter of gradients and optimizer, as far as the stack fixes them.
         gradient_copy_bytes: Per parameter, a further copy of the gradients, sharded like the optimizer.
+        further_gradient_bytes: Per parameter, a further copy of the gradients, sharded like them.
         reduce_bytes: Bytes of a gradient element as data parallelism sends it.
     """
 
@@ -185,6 +188,7 @@ class Numbers:
     optimizer: OptimizerSpec
     gradient_copy_bytes: int
     reduce_bytes: int
+    further_gradient_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +202,7 @@ class Saving:
         optimizer_offload: Optimizer states and update on the host.
         parameter_offload: Weights on the host (ZeRO-3).
         offloaded_layers: Layers whose activations go to the host.
+        deferred_heads: Micro-batches whose weight gradient of the LM head is put off.
     """
 
     recompute: Recompute
@@ -206,6 +211,7 @@ class Saving:
     optimizer_offload: bool = False
     parameter_offload: bool = False
     offloaded_layers: int = 0
+    deferred_heads: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +226,14 @@ class Software:
         overlap_ep: Whether the exchange of tokens runs beside compute.
         balanced_experts: Whether tokens are spread evenly over experts by force.
         cuda_graphs: Whether (parts of) layers are launched as graphs.
-        cross_entropy_fusion: Whether the loss is one fused kernel.
+        cross_entropy_fusion: Whether the loss is fused.
+        loss_in_place: Whether it is one kernel that overwrites the logits with their gradients.
+        deterministic: Whether kernels are deterministic.
+        grouped_products: Whether the products of experts are one grouped product.
+        weighs_outputs: Whether the outputs of experts, not their activations, are weighted.
+        fused_accumulation: Whether products add up weight gradients themselves.
         dropout: Whether there is dropout, whose masks are kept.
+        relu: Whether backward needs the output of the activation function only.
         overlap_gradients: Whether gradients are reduced beside the backward pass.
         overlap_parameters: Whether parameters are gathered beside the forward pass.
         environment: Version of the stack, as the source calls it; no part of the configuration's key.
@@ -237,7 +249,13 @@ class Software:
     balanced_experts: bool | None = None
     cuda_graphs: bool | None = None
     cross_entropy_fusion: bool | None = None
+    loss_in_place: bool | None = None
+    deterministic: bool | None = None
+    grouped_products: bool | None = None
+    fused_accumulation: bool | None = None
+    weighs_outputs: bool | None = None
     dropout: bool | None = None
+    relu: bool | None = None
     overlap_gradients: bool | None = None
     overlap_parameters: bool | None = None
     environment: str | None = None

@@ -56,12 +56,18 @@ class Settings(HostSettings):
         overlap_ep: The exchange of tokens runs beside compute.
         balanced_experts: Tokens are spread evenly over experts by force.
         cuda_graphs: Layers are launched as graphs.
-        cross_entropy_fusion: The loss is one fused kernel.
+        cross_entropy_fusion: The loss is fused.
+        loss_in_place: It is one kernel that overwrites the logits with their gradients.
+        deterministic: Kernels are deterministic.
+        grouped_products: The products of experts are one grouped product.
+        weighs_outputs: The outputs of experts, not their activations, are weighted by the router.
+        fused_accumulation: Products add up weight gradients themselves.
         overlap_gradients: Gradients are reduced beside the backward pass.
         overlap_parameters: Parameters are gathered beside the forward pass.
         method: A training method that places experts its own way.
         gradient_bytes: Per parameter, accumulated gradients.
         gradient_copy_bytes: Per parameter, a further sharded copy of the gradients.
+        further_gradient_bytes: Per parameter, a further copy of the gradients, sharded like them.
         reduce_bytes: Per gradient element, as data parallelism sends it.
         master_bytes: Per parameter, master weights.
         moment_bytes: Per parameter, both moments.
@@ -71,6 +77,8 @@ class Settings(HostSettings):
         optimizer_offload: Optimizer on the host.
         parameter_offload: Weights on the host.
         offloaded_layers: Layers whose activations go to the host.
+        deferred_heads: Micro-batches whose weight gradient of the LM head is put off.
+        chunk_group: Micro-batches that a chunk of an interleaved schedule takes in a row; else pp.
         memory_kind: What the memory figure counts.
         memory_ranks: Whose memory it is.
         scores_time: The times can be trusted.
@@ -95,6 +103,7 @@ class Settings(HostSettings):
         dropout: Whether there is dropout, whose masks are kept.
         window: Keys that a query looks back at in layers with a window.
         window_every: Every how manyth layer has none; else all layers have the window.
+        relu: The activation function is one whose output is all that backward needs.
         pseudo_before: Pieces that the pipeline counts in front of the first layer (``pseudo_...`` columns).
         pseudo_after: Pieces that it counts behind the last layer.
     """
@@ -108,11 +117,17 @@ class Settings(HostSettings):
     balanced_experts: bool | None = None
     cuda_graphs: bool | None = None
     cross_entropy_fusion: bool | None = None
+    loss_in_place: bool | None = None
+    deterministic: bool | None = None
+    grouped_products: bool | None = None
+    fused_accumulation: bool | None = None
+    weighs_outputs: bool | None = None
     overlap_gradients: bool | None = None
     overlap_parameters: bool | None = None
     method: str | None = Field(default=None, min_length=1, max_length=100)
     gradient_bytes: int | None = Field(default=None, ge=0, le=16)
     gradient_copy_bytes: int | None = Field(default=None, ge=0, le=16)
+    further_gradient_bytes: int | None = Field(default=None, ge=0, le=16)
     reduce_bytes: int | None = Field(default=None, ge=1, le=16)
     master_bytes: int | None = Field(default=None, ge=0, le=16)
     moment_bytes: int | None = Field(default=None, ge=0, le=64)
@@ -122,6 +137,8 @@ class Settings(HostSettings):
     optimizer_offload: bool | None = None
     parameter_offload: bool | None = None
     offloaded_layers: int | None = Field(default=None, ge=0, le=10_000)
+    deferred_heads: int | None = Field(default=None, ge=0, le=10_000)
+    chunk_group: int | None = Field(default=None, ge=1, le=10_000)
     memory_kind: MemoryKind | None = None
     memory_ranks: MemoryRanks | None = None
     scores_time: bool | None = None
@@ -146,5 +163,6 @@ class Settings(HostSettings):
     dropout: bool | None = None
     window: int | None = Field(default=None, ge=1, le=1_000_000_000)
     window_every: int | None = Field(default=None, ge=1, le=10_000)
+    relu: bool | None = None
     pseudo_before: int | None = Field(default=None, ge=0, le=100)
     pseudo_after: int | None = Field(default=None, ge=0, le=100)

@@ -20,9 +20,12 @@ from tangram.cost.constants import (
     shelf_of,
     stack_constants,
 )
-from tangram.cost.types import FloatArray
+from tangram.cost.types import BoolArray, FloatArray, IntArray
 from tangram.validation.pipelines import RunBatch
 from tangram.validation.run import Run
+
+EVERYBODY = "*"
+"""Owner of a slot that all runs take, whatever their shelves are called."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -31,7 +34,7 @@ class Slot:
 
     Attributes:
         shelf: GPU family, stack or cluster.
-        owner: Name of the family, the stack or the cluster.
+        owner: Name of the family, the stack or the cluster, or ``EVERYBODY``.
         constant: Its name.
     """
 
@@ -49,10 +52,10 @@ def owners_of(run: Run) -> dict[Shelf, str]:
     A source's runs on one kind of GPU are one cluster. A mixed run's family is that of its first stage;
     :class:`Shelves` asks every stage.
     """
-    gpu = run.hardware.gpus[0]
+    gpu, software = run.hardware.gpus[0], run.software
     return {
         Shelf.GPU: family_shelf(gpu),
-        Shelf.STACK: run.software.stack,
+        Shelf.STACK: f"{software.stack}/{software.method}" if software.method else software.stack,
         Shelf.CLUSTER: cluster_name(run),
     }
 
@@ -68,8 +71,16 @@ class Shelves:
     Setting slots again and again costs a few array assignments, which is what a fit does.
     """
 
-    def __init__(self, batch: RunBatch, slots: Sequence[Slot]) -> None:
-        """Prepares the shipped values; slots of nobody are no mistake, they just change nothing."""
+    def __init__(
+        self, batch: RunBatch, slots: Sequence[Slot], base: Sequence[tuple[Slot, float]] = ()
+    ) -> None:
+        """Prepares the shipped values; slots of nobody are no mistake, they just change nothing.
+
+        Args:
+            batch: Runs.
+            slots: What can be set.
+            base: Values that come in place of shipped ones.
+        """
         owners = [
             {**owners_of(batch.runs[number]), Shelf.GPU: family}
             for number, family in zip(batch.run_of_column.tolist(), batch.families, strict=True)
@@ -83,8 +94,12 @@ class Shelves:
         for _, kind, per_column in kinds:
             for field in fields(kind):
                 self._values[field.name] = np.array([getattr(c, field.name) for c in per_column])
+        for slot, value in base:
+            members = np.array([slot.owner in (EVERYBODY, o[slot.shelf]) for o in owners], dtype=np.bool_)
+            self._values[slot.constant] = np.where(members, value, self._values[slot.constant])
         self._members = [
-            (slot, np.array([o[slot.shelf] == slot.owner for o in owners], dtype=np.bool_)) for slot in slots
+            (slot, np.array([slot.owner in (EVERYBODY, o[slot.shelf]) for o in owners], dtype=np.bool_))
+            for slot in slots
         ]
 
     def constants(self, values: Iterable[float]) -> Constants:
@@ -103,6 +118,29 @@ class Shelves:
             held = self._values[slot.constant][members]
             found.append(float(held.mean()) if len(held) else float(self._values[slot.constant].mean()))
         return found
+
+    def groups(self, run_of_column: IntArray) -> list[list[tuple[int, BoolArray]]]:
+        """Returns slots that may be moved at once: no run takes two of a group.
+
+        Args:
+            run_of_column: Per column, its run.
+
+        Returns:
+            Groups of (position of the slot, which runs take it). All owners of one constant are one group,
+            unless a run has stages of several.
+        """
+        num_runs = int(run_of_column.max(initial=-1)) + 1
+        found: dict[str, list[list[tuple[int, BoolArray]]]] = {}
+        for position, (slot, members) in enumerate(self._members):
+            runs = np.zeros(num_runs, dtype=np.bool_)
+            runs[run_of_column[members]] = True
+            for group in found.setdefault(slot.constant, []):
+                if not any((taken & runs).any() for _, taken in group):
+                    group.append((position, runs))
+                    break
+            else:
+                found[slot.constant].append([(position, runs)])
+        return [group for groups in found.values() for group in groups]
 
     def used(self) -> list[bool]:
         """Returns which slots any column takes."""

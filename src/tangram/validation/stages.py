@@ -14,12 +14,16 @@ import numpy as np
 from tangram.cluster.catalog import gpu_link
 from tangram.cluster.spec import GpuSpec, Island, Node, Portion
 from tangram.cost.batch import BatchStage
+from tangram.cost.memory_options import MemoryOptions
 from tangram.cost.setting import Setting, StackOptions
 from tangram.cost.types import StageConfig, StageConfigs
 from tangram.job import Job, Precision, Recompute
 from tangram.model.atoms import cut_atoms
 from tangram.model.spec import ModelSpec
 from tangram.validation.run import Attention, Fp8, Host, Run, Tuning
+
+FP4_OVER_FP8 = {"B300-SXM": 3.0, "GB300": 3.0}
+"""Dense 4-bit over 8-bit rate by the data sheets; 2 for the other parts that have it."""
 
 _FUSED_DISPATCHERS = ("deepep", "hybridep")
 
@@ -131,6 +135,28 @@ def _bounds(run: Run, model: ModelSpec) -> list[tuple[int, int]]:
     return list(pairwise(cuts))
 
 
+def _memory_options(run: Run) -> MemoryOptions:
+    """What a row or its source says of the software; what nobody says is as in Tangram's own runtime."""
+    software, modules = run.software, run.saving.modules
+    selective = run.saving.recompute is Recompute.SELECTIVE
+    fused = 2.0 if software.cross_entropy_fusion else 1.0
+    return MemoryOptions(
+        attention_stated=software.attention is not Attention.UNKNOWN,
+        dropout=software.dropout,
+        relu=bool(software.relu),
+        recomputed=modules if selective else (),
+        loss_copies=0.0 if software.loss_in_place else fused,
+        deferred_heads=float(run.saving.deferred_heads),
+        further_losses=float(run.mtp_layers),
+        deterministic=bool(software.deterministic),
+        grouped_products=bool(software.grouped_products),
+        fused_accumulation=bool(software.fused_accumulation),
+        further_gradient_bytes=float(run.numbers.further_gradient_bytes),
+        weighs_outputs=software.weighs_outputs is not False,
+        balanced_experts=bool(software.balanced_experts),
+    )
+
+
 def _setting(run: Run, model: ModelSpec, host: Host) -> Setting:
     degrees, numbers, saving, software = run.degrees, run.numbers, run.saving, run.software
     config = StageConfig(
@@ -142,6 +168,7 @@ def _setting(run: Run, model: ModelSpec, host: Host) -> Setting:
         zero=degrees.zero,
         selective=saving.recompute is Recompute.SELECTIVE and "core_attn" in saving.modules,
         offload_optimizer=saving.optimizer_offload,
+        offload_activations=0 < model.num_layers <= saving.offloaded_layers + run.mtp_layers,
     )
     precision = numbers.precision if numbers.fp8 is Fp8.NONE else Precision.FP8
     if numbers.tf32_where_possible and host.gpu.supports(Precision.TF32):
@@ -156,6 +183,7 @@ def _setting(run: Run, model: ModelSpec, host: Host) -> Setting:
         job,
         flash=flash,
         sequence_parallel=software.sequence_parallel,
+        memory=_memory_options(run),
     )
     options = StackOptions(
         cuda_graphs=software.cuda_graphs is True,
@@ -163,11 +191,14 @@ def _setting(run: Run, model: ModelSpec, host: Host) -> Setting:
         fused_dispatch=software.dispatcher in _FUSED_DISPATCHERS,
     )
     setting = replace(setting, options=options)
+    if numbers.fp8 is Fp8.NVFP4:
+        rate = FP4_OVER_FP8.get(host.gpu.name, 2.0) * setting.hardware.achieved_flop_per_s
+        setting = replace(setting, is_fp4=True, hardware=replace(setting.hardware, achieved_flop_per_s=rate))
     kept = setting.optimizer_bytes + numbers.gradient_copy_bytes
     setting = replace(setting, optimizer_bytes=kept)
     if degrees.shard_ranks is not None:
         ranks = np.array([float(degrees.shard_ranks)])
-        setting = replace(
-            setting, data_ranks=ranks, expert_data_ranks=np.minimum(ranks, setting.expert_data_ranks)
-        )
+        # Replicas of the shards split the replicas of experts likewise.
+        expert_ranks = np.maximum(setting.expert_data_ranks * ranks / setting.data_ranks, 1.0)
+        setting = replace(setting, data_ranks=ranks, expert_data_ranks=expert_ranks)
     return setting

@@ -20,8 +20,8 @@ def parse_precision(text: str, gpu: GpuSpec) -> tuple[Precision, Fp8]:
     """Parses a precision such as ``bf16``, ``amp_bf16``, ``FP8-MX`` or ``fp32 storage; TF32 matmul``.
 
     The first precision that is named counts, and tf32 before fp32 where the GPU has it. 8-bit and 4-bit
-    formats run the rest in bf16 unless fp16 is named. FP8 without a recipe is scaled per tensor; "other
-    granularity" is what the architecture has: 1 x 32 blocks on Blackwell, 128 x 128 blocks on Hopper.
+    formats run the rest in bf16 unless another precision is named. FP8 without a recipe is scaled per tensor;
+    "other granularity" is what the architecture has: 1 x 32 blocks on Blackwell, 128 x 128 blocks on Hopper.
 
     Raises:
         RowError: The text names no precision, or the GPU does not have it.
@@ -31,7 +31,7 @@ def parse_precision(text: str, gpu: GpuSpec) -> tuple[Precision, Fp8]:
     words = [_SPELLINGS.get(word, word) for word in _PRECISION_WORD.findall(lowered)]
     stored = next((word for word in words if word != "tf32"), None)
     if fp8 is not Fp8.NONE:
-        precision = Precision.FP16 if stored == "fp16" else Precision.BF16
+        precision = Precision(stored or Precision.BF16)
     elif "tf32" in words and (gpu.supports(Precision.TF32) or stored is None):
         precision = Precision.TF32
     elif stored is not None:

@@ -1,0 +1,308 @@
+"""Regenerates the tables of docs/accuracy.md: fits all published rows, leaves rows out in every way, scores.
+
+    python bench/accuracy.py ../shared/data/measured            prints the tables
+    python bench/accuracy.py ../shared/data/measured --write    writes them to docs/accuracy.md
+
+Takes some minutes. The shipped calibration is made by ``tangram calibrate`` from the same files.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+
+from tangram.cost.constants import Shelf
+from tangram.validation.bands import COVERED
+from tangram.validation.calibration_file import Scores, calibrate, groups_of
+from tangram.validation.fit import Fitted, Target, fit, measured, predicted
+from tangram.validation.folds import spread_choice
+from tangram.validation.pipelines import RunBatch
+from tangram.validation.predict import REFITTED, predict
+from tangram.validation.ranking import job_key, top_1_regret
+from tangram.validation.reading import read_runs
+from tangram.validation.run import Run
+from tangram.validation.scores import trivial_errors
+from tangram.validation.slots import Shelves, owners_of
+
+FITTED = (
+    "llm_foundry",
+    "bigscience_bloom_a100",
+    "simumax_b200",
+    "vtrain_multi",
+    "dgxc_benchmarking",
+    "megatron_bridge",
+    "nemo_automodel",
+    "megatron_bridge_ep_overlap",
+    "galvatron_measured",
+    "alpa_measured",
+    "sailor_validation",
+    "megatron_lm_ci",
+    "megatron_bridge_memory",
+)
+"""Files that constants are fitted on; the others have noise or gaps that their sources name."""
+
+RANKED = ("bigscience_bloom_a100", "vtrain_multi", "amp_heterogeneous")
+MIXED = ("sailor_validation", "amp_heterogeneous")
+REFIT_ROWS = 10
+TARGET = Path(__file__).parents[1] / "docs" / "accuracy.md"
+
+
+def runs_of(folder: Path, names: Sequence[str]) -> list[Run]:
+    results = read_runs(str(folder / f"{name}.csv") for name in names)
+    return [result.run for result in results if result.run is not None]
+
+
+def percent(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(headers) + " |", "| " + " | ".join("---" for _ in headers) + " |"]
+    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
+
+
+def errors_table(scores: Scores, *, with_trivial: bool) -> str:
+    """One line per file, GPU, experts and 8 bit."""
+    headers = ["rows of", "GPU", "rows", "fitted on", "five folds", "median", "worst", "model left out"]
+    headers += ["source left out", *(["one constant"] if with_trivial else [])]
+    lines = []
+    for (file, gpu, moe, narrow), where in groups_of(scores.runs).items():
+        folds = np.abs(scores.folds[:, where])
+        means = folds.mean(axis=1)
+        cells = [
+            file.removesuffix(".csv"),
+            gpu + " MoE" * moe + " 8 bit" * narrow,
+            str(len(where)),
+            percent(float(np.abs(scores.inside[where]).mean())),
+            f"**{percent(float(means.mean()))}** +- {percent(float(means.std()))}",
+            percent(float(np.median(folds, axis=1).mean())),
+            percent(float(folds.max())),
+            percent(float(np.abs(scores.model[where]).mean())),
+            percent(float(np.abs(scores.source[where]).mean())),
+        ]
+        if with_trivial:
+            trivial = trivial_errors([scores.runs[idx] for idx in where])
+            cells.append(percent(trivial.mape) if trivial else "-")
+        lines.append(cells)
+    return table(headers, lines)
+
+
+Where = Callable[[Run], bool]
+
+
+def in_file(*files: str, moe: bool | None = False, gpu: str = "", narrow: bool | None = None) -> Where:
+    def chosen(run: Run) -> bool:
+        return (
+            run.origin.file.removesuffix(".csv") in files
+            and (moe is None or run.is_moe is moe)
+            and gpu in run.origin.gpu
+            and (narrow is None or (run.numbers.fp8 != "none") is narrow)
+        )
+
+    return chosen
+
+
+AIMS: tuple[tuple[str, Where, float, float | None], ...] = (
+    ("llm_foundry, A100", in_file("llm_foundry", gpu="A100"), 0.04, None),
+    ("llm_foundry, H100, bf16", in_file("llm_foundry", gpu="H100", narrow=False), 0.03, None),
+    ("bloom", in_file("bigscience_bloom_a100"), 0.045, None),
+    ("vtrain_multi", in_file("vtrain_multi"), 0.07, 0.04),
+    ("simumax, dense", in_file("simumax_b200"), 0.03, None),
+    (
+        "GB200 and GB300, 8 bit, dense",
+        in_file("dgxc_benchmarking", "megatron_bridge", gpu="GB", narrow=True),
+        0.07,
+        None,
+    ),
+    ("megatron_bridge and dgxc, MoE", in_file("megatron_bridge", "dgxc_benchmarking", moe=True), 0.18, 0.10),
+    (
+        "the same, where overlap and dispatcher are known",
+        lambda run: (
+            in_file("megatron_bridge", moe=True)(run)
+            and run.software.overlap_ep is not None
+            and run.software.dispatcher is not None
+        ),
+        0.12,
+        None,
+    ),
+    ("LAER set", in_file("galvatron_measured", moe=True), 0.05, None),
+)
+MEMORY_AIMS: tuple[tuple[str, Where, float | None, float | None], ...] = (
+    ("simumax", in_file("simumax_b200", moe=None), 0.015, None),
+    ("Sailor, GH200", in_file("sailor_validation"), 0.03, None),
+    ("bloom", in_file("bigscience_bloom_a100"), 0.05, 0.025),
+    ("megatron_lm_ci", in_file("megatron_lm_ci", moe=None), None, 0.02),
+    (
+        "megatron_lm_ci, attention backend known",
+        lambda run: in_file("megatron_lm_ci", moe=None)(run) and run.software.attention != "unknown",
+        0.03,
+        None,
+    ),
+)
+
+
+def aims_table(scores: Scores, aims: Sequence[tuple[str, Where, float | None, float | None]]) -> str:
+    lines = []
+    for name, chosen, mean, median in aims:
+        where = [idx for idx, run in enumerate(scores.runs) if chosen(run)]
+        if not where:
+            continue
+        left_out = scores.model[None, where] if name == "simumax" else scores.folds[:, where]
+        folds = np.abs(left_out)
+        reached = float(folds.mean()), float(np.median(folds, axis=1).mean())
+        met = (mean is None or reached[0] <= mean) and (median is None or reached[1] <= median)
+        aim = ", ".join(
+            f"{what} {percent(value)}"
+            for what, value in (("mean", mean), ("median", median))
+            if value is not None
+        )
+        lines.append(
+            [
+                name,
+                str(len(where)),
+                aim,
+                f"{percent(reached[0])}, median {percent(reached[1])}",
+                "yes" if met else "no",
+            ]
+        )
+    return table(["rows", "number", "aim", "reached", "met"], lines)
+
+
+def refit_table(scores: Scores) -> str:
+    """Every source predicted from the others, blind and with ten rows to re-fit five constants."""
+    lines, reached = [], []
+    slots = [entry.slot for entry in scores.fitted]
+    for source in sorted({run.origin.source for run in scores.runs}):
+        own = [run for run in scores.runs if run.origin.source == source]
+        if len(own) < REFIT_ROWS + 10:
+            continue
+        others = [run for run in scores.runs if run.origin.source != source]
+        base = fit(RunBatch.of(others), slots, Target.TIME, scores.fitted)
+        picked = spread_choice(own, REFIT_ROWS)
+        again = fit(RunBatch.of([own[idx] for idx in picked]), REFITTED, Target.TIME, base=base)
+        rest = [run for idx, run in enumerate(own) if idx not in picked]
+        blind, refitted = (np.abs(errors(rest, base + more)) for more in ([], again))
+        covered = float((blind <= band_without(scores, source, own[0])).mean())
+        reached.append(float(refitted.mean()))
+        lines.append(
+            [source, str(len(own)), percent(float(blind.mean())), percent(covered), percent(reached[-1])]
+        )
+    lines.append(["median over sources", "", "", "", f"**{percent(float(np.median(reached)))}**"])
+    headers = [
+        "source left out",
+        "rows",
+        "blind",
+        "% of rows within the band",
+        f"{REFIT_ROWS} rows re-fitted",
+    ]
+    return table(headers, lines)
+
+
+def errors(runs: Sequence[Run], fitted: Sequence[Fitted]) -> np.ndarray:
+    batch = RunBatch.of(runs)
+    shelves = Shelves(batch, [entry.slot for entry in fitted])
+    values = predicted(batch, shelves.constants(entry.value for entry in fitted), Target.TIME)
+    return np.asarray(values / measured(runs, Target.TIME) - 1)
+
+
+def band_without(scores: Scores, source: str, like: Run) -> float:
+    """The band of a source, made of other sources only: on the same GPU family, or else on all."""
+    family = owners_of(like)[Shelf.GPU]
+    others = [
+        idx
+        for idx, run in enumerate(scores.runs)
+        if run.origin.source != source and run.is_moe is like.is_moe
+    ]
+    same = [idx for idx in others if owners_of(scores.runs[idx])[Shelf.GPU] == family]
+    where = same if len(same) >= 8 else others
+    return float(np.quantile(np.abs(scores.source[where]), COVERED))
+
+
+def ranking_table(folder: Path) -> str:
+    lines = []
+    for name in RANKED:
+        jobs: dict[object, list[tuple[float, float]]] = {}
+        for run in runs_of(folder, [name]):
+            if run.measured.iter_s is not None:
+                jobs.setdefault(job_key(run), []).append((predict(run).iter_s, run.measured.iter_s))
+        pairs = [np.array(found) for found in jobs.values() if len(found) >= 3]
+        regrets = [top_1_regret(found[:, 0], found[:, 1]) for found in pairs]
+        lines.append(
+            [
+                name,
+                str(len(pairs)),
+                str(sum(map(len, pairs))),
+                percent(float(np.median(regrets))),
+                percent(max(regrets)),
+            ]
+        )
+    return table(["sweep", "jobs", "plans", "median regret", "worst"], lines)
+
+
+def mixed_table(folder: Path) -> str:
+    lines = []
+    for name in MIXED:
+        runs = [run for run in runs_of(folder, [name]) if run.is_mixed and run.measured.iter_s is not None]
+        off = np.array([predict(run).iter_s / (run.measured.iter_s or 1) - 1 for run in runs])
+        size = np.abs(off)
+        lines.append(
+            [
+                name,
+                str(len(runs)),
+                percent(float(size.mean())),
+                percent(float(np.median(size))),
+                percent(float(off.mean())),
+            ]
+        )
+    return table(["mixed runs, nothing fitted on them", "rows", "mean", "median", "bias"], lines)
+
+
+def sections(folder: Path, num_splits: int) -> dict[str, str]:
+    runs = runs_of(folder, FITTED)
+    found = {"ranking": ranking_table(folder), "mixed": mixed_table(folder)}
+    for target, aims in ((Target.TIME, AIMS), (Target.MEMORY, MEMORY_AIMS)):
+        scores = calibrate(runs, target, list(Shelf), num_splits, print)
+        assert scores is not None
+        found[f"{target}-aims"] = aims_table(scores, aims)
+        found[str(target)] = errors_table(scores, with_trivial=target is Target.TIME)
+        if target is Target.TIME:
+            found["refit"] = refit_table(scores)
+            found["constants"] = (
+                f"{len(scores.fitted)} constants on {len(scores.runs)} rows; on a bound: "
+                + (", ".join(f"`{entry.slot}`" for entry in scores.fitted if entry.on_bound) or "none")
+            )
+    return found
+
+
+def write(found: dict[str, str]) -> None:
+    page = TARGET.read_text(encoding="utf-8")
+    for name, text in found.items():
+        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+        before, rest = page.split(begin)
+        page = f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
+    TARGET.write_text(page, encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("folder", type=Path, help="folder of the published rows")
+    parser.add_argument("--splits", type=int, default=20)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    found = sections(options.folder, options.splits)
+    for name, text in found.items():
+        print(f"\n## {name}\n\n{text}")
+    if options.write:
+        write(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""``tangram calibrate``: fits the constants of the cost model to measured runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tangram.cli.streams import check_target, note, print_page, write_text
+from tangram.cli.validate import RowsArgument
+from tangram.cost.constants import Shelf
+from tangram.errors import InputError
+
+Shelves = Annotated[
+    list[Shelf] | None,
+    typer.Option(
+        "--shelf",
+        help="Fit constants of this shelf only; may be given several times. Default: all three.",
+        show_default=False,
+    ),
+]
+Output = Annotated[
+    Path,
+    typer.Option(
+        "-o", "--output", metavar="FILE", help="Where the calibration goes (JSON).", show_default=False
+    ),
+]
+Splits = Annotated[
+    int,
+    typer.Option("--splits", metavar="N", help="Random five-fold splits that the errors are averaged over."),
+]
+
+
+def calibrate_command(rows: RowsArgument, output: Output, shelf: Shelves = None, splits: Splits = 1) -> None:
+    """Fit constants to measured runs: GPU family, software stack and cluster; write values, errors and
+    bands.
+    """
+    import json
+
+    from tangram.report.calibration import add_calibration
+    from tangram.validation.bands import bands
+    from tangram.validation.calibration_file import calibrate, calibration_document
+    from tangram.validation.fit import Target
+    from tangram.validation.reading import read_runs
+
+    if splits < 1:
+        raise InputError(f"{splits} is out of range", where="--splits", hint="legal: 1 or more")
+    check_target(output, "-o")
+    runs = [result.run for result in read_runs(str(path) for path in rows) if result.run is not None]
+    if not runs:
+        raise InputError(
+            "no row can be used", where=", ".join(map(str, rows)), hint="tangram validate says why"
+        )
+    scores = [
+        found
+        for target in Target
+        if (found := calibrate(runs, target, shelf or list(Shelf), splits, note)) is not None
+    ]
+    times = [part for part in scores if part.target is Target.TIME]
+    made = [band for part in times for band in bands(part.runs, part.folds, part.source)]
+    text = json.dumps(calibration_document(scores, made), indent=2, ensure_ascii=False) + "\n"
+    write_text(output, text, "-o")
+    print_page(lambda page: add_calibration(page, scores, made, str(output)))

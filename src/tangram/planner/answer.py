@@ -1,0 +1,164 @@
+"""The answer to a question: the search, plans for parts of the cluster, and a second opinion.
+
+The space of ``exact`` holds every plan of ``uniform``, except for large clusters that are counted in blocks.
+So where the search proves its answer, ``uniform`` has no better one. Where it ends with a gap it might end
+above the best uniform plan; then ``uniform`` alone is asked too, as if the user had chosen it, and the better
+plan counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+
+from tangram.cluster.spec import Assumption
+from tangram.job import divisors
+from tangram.parallelizers.contents import slice_contents
+from tangram.parallelizers.uniform import UniformPlanner, equal_portion
+from tangram.planner.comparisons import Alone, best_alone, better_without
+from tangram.planner.options import Pruning
+from tangram.planner.search import Found, Search
+from tangram.planner.space import SearchSpace
+from tangram.units import NS_PER_S, format_duration
+
+SURE_FRAC = 0.005
+"""A gap up to which no second opinion is asked for: ``uniform`` can be faster by no more."""
+
+MOST_QUESTIONS = 100_000
+"""Slices times portions times micro-batch sizes, before pruning, up to which ``uniform`` is asked. Pruning
+leaves about a tenth, at some 0.4 ms each: a few seconds.
+"""
+
+_ASKED = UniformPlanner.name
+
+Phase = Callable[[str], AbstractContextManager[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class SecondOpinion:
+    """What ``uniform`` says of a question that the search did not settle.
+
+    Attributes:
+        gap_frac: Of the search, to its bound.
+        ours_ns: The plan of the search.
+        theirs_ns: The plan of ``uniform``; None without any, or when it was not asked.
+        num_questions: How many it would have been, where that was too many; else None.
+    """
+
+    gap_frac: float
+    ours_ns: int
+    theirs_ns: int | None
+    num_questions: int | None = None
+
+    @property
+    def is_better(self) -> bool:
+        """Whether the plan of ``uniform`` is the faster one."""
+        return self.theirs_ns is not None and self.theirs_ns < self.ours_ns
+
+    def note(self) -> Assumption:
+        """Says it in words."""
+        gap = f"the search ended with a gap of {100 * self.gap_frac:.1f} % to its bound"
+        if self.gap_frac <= SURE_FRAC:
+            gap = f"so large a cluster is counted in a way that leaves some stages of {_ASKED} out"
+        if self.num_questions is not None:
+            what = f"{_ASKED} was not asked for a second opinion and may have a faster plan"
+            return Assumption(what, f"{gap}, but that would be up to {self.num_questions} questions")
+        ours = format_duration(self.ours_ns / NS_PER_S)
+        if self.theirs_ns is None:
+            return Assumption(f"a second opinion: {_ASKED} has no plan", gap)
+        theirs = format_duration(self.theirs_ns / NS_PER_S)
+        if self.is_better:
+            return Assumption(
+                f"a second opinion: the plan began as one of {_ASKED} with {theirs}", f"{gap}, with {ours}"
+            )
+        return Assumption(f"a second opinion: the best plan of {_ASKED} takes {theirs}", gap)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The best plan that is known.
+
+    Attributes:
+        found: The plan, as one of the search.
+        alone: The best plan of one island by itself.
+        second: What ``uniform`` says, where it was needed.
+    """
+
+    found: Found
+    alone: Alone | None
+    second: SecondOpinion | None
+
+
+def best_answer(search: Search, phase: Phase = lambda name: nullcontext()) -> Answer | None:
+    """Searches, and looks at whatever else may hold a better plan; None when nothing fits.
+
+    Args:
+        search: The question; not run yet.
+        phase: Times a part of the work by name.
+    """
+    with phase("single_islands_s"):
+        alone = best_alone(search)
+    with phase("search_s"):
+        if alone is not None:
+            search.incumbent(alone.found)
+        found = search.run()
+    if found is None:
+        return None
+    with phase("left_out_s"):
+        found = search.with_left_out(better_without(search, found))
+    with phase("second_opinion_s"):
+        found, second = _with_second_opinion(search, found)
+    return Answer(found, alone, second)
+
+
+def _with_second_opinion(search: Search, found: Found) -> tuple[Found, SecondOpinion | None]:
+    gap_frac = 0.0 if search.is_proven(found) else found.iteration_ns / search.lower_bound_ns() - 1
+    if not _may_be_beaten(search, gap_frac):
+        return found, None
+    num_questions = len(search.sizes) * len(search.space.portions) * len(slice_contents(search.atoms).counts)
+    if num_questions > MOST_QUESTIONS:
+        return found, SecondOpinion(gap_frac, found.iteration_ns, None, num_questions)
+    if search.progress is not None:
+        search.progress(f"asking {_ASKED} for a second opinion")
+    asked = Search(
+        search.model,
+        search.atoms,
+        search.cluster,
+        search.job,
+        search.space,
+        replace(search.options, parallelizers=(_ASKED,)),
+        search.progress,
+    )
+    theirs = best_answer(asked)
+    second = SecondOpinion(gap_frac, found.iteration_ns, theirs.found.iteration_ns if theirs else None)
+    search.counts["second_opinion_queries"] = asked.counts["queries"]
+    search.counts["second_opinion_is_better"] = int(second.is_better)
+    if theirs is not None and second.is_better:
+        found = search.with_left_out(search.improved(theirs.found))
+    return found, second
+
+
+def _may_be_beaten(search: Search, gap_frac: float) -> bool:
+    """Whether ``uniform`` may have a better plan than a search that includes ``exact``, by more than the sure
+    share. Pruning by the paper's rules promises nothing, and gets no second opinion.
+    """
+    options = search.options
+    if "exact" not in options.parallelizers or options.pruning is Pruning.PAPER or options.effort.quick:
+        return False
+    return gap_frac > SURE_FRAC or not holds_uniform_stages(search.space)
+
+
+def holds_uniform_stages(space: SearchSpace) -> bool:
+    """Whether every stage of every uniform plan is on a portion of the space: of large clusters, which are
+    counted in blocks, some are left out.
+    """
+    known = {
+        (k, p.num_nodes, p.gpus_per_node) for k, p in zip(space.portion_islands, space.portions, strict=True)
+    }
+    return all(
+        (k, part.num_nodes, part.gpus_per_node) in known
+        for k, portion in zip(space.portion_islands, space.portions, strict=True)
+        for number in divisors(portion.num_gpus)
+        if (part := equal_portion(portion, number)) is not None
+    )

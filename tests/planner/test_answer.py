@@ -1,0 +1,171 @@
+"""The second opinion: asked where it is needed, used where it is better, and named in the plan."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from small_jobs import Outcome, answered
+
+import tangram
+from tangram.cluster.islands import build_islands
+from tangram.cluster.readers import load_cluster
+from tangram.cluster.shorthand import parse_shorthand
+from tangram.cluster.spec import Cluster
+from tangram.job import Job, Pins, Precision
+from tangram.model.load import load_model, trim_layers
+from tangram.model.spec import ModelSpec
+from tangram.plan.check import check_plan
+from tangram.planner import answer
+from tangram.planner.effort import Effort
+from tangram.planner.options import PlanOptions, Pruning
+from tangram.planner.recost import cost_violations
+from tangram.planner.space import search_space
+
+CLUSTERS = Path(__file__).parents[2] / "examples" / "clusters"
+
+HARD = (12, 64, 1024, 8)
+QUICK = (3, 16, 1024, 2)
+LITTLE = Effort(easy_labels=500, levels=2, label_limit=2_000, widest=Effort().narrowest)
+
+
+def question(
+    layers: int, batch: int, seq_len: int, micro_batch: int, cluster: str = "c1-v100-16"
+) -> tuple[ModelSpec, Cluster, Job]:
+    """By default on four nodes behind 10 Gbit/s each, where searches end with a gap."""
+    job = Job(batch, seq_len, Precision.FP16, pins=Pins(micro_batch=micro_batch))
+    return trim_layers(load_model("gpt3-1.3b"), layers), load_cluster(str(CLUSTERS / f"{cluster}.yaml")), job
+
+
+@cache
+def answer_to(asked: tuple[int, int, int, int], *parallelizers: str) -> Outcome:
+    found = answered(*question(*asked), PlanOptions(parallelizers=parallelizers))
+    assert found is not None
+    return found
+
+
+def test_a_better_plan_is_taken_and_improved() -> None:
+    exact, uniform = answer_to(HARD, "exact"), answer_to(HARD, "uniform")
+    second = exact.second
+    assert second is not None
+    assert second.is_better
+    assert second.theirs_ns == uniform.found.iteration_ns
+    assert second.gap_frac > answer.SURE_FRAC
+    assert exact.found.iteration_ns <= uniform.found.iteration_ns < second.ours_ns
+    assert exact.search.counts["second_opinion_is_better"] == 1
+    assert exact.search.counts["second_opinion_queries"] == uniform.search.counts["queries"]
+    assert exact.found.micro_batch in exact.search.sizes
+    assert not exact.proven
+    assert uniform.second is None
+
+
+def test_a_plan_of_uniform_has_its_like_among_the_pieces_of_exact() -> None:
+    """Same slices, portions and windows, and no stage slower."""
+    search, theirs = answer_to(HARD, "exact").search, answer_to(HARD, "uniform").found
+    problem = search.problem_of(theirs.micro_batch)
+    assert problem is not None
+    chain = search._like(problem, theirs)
+    assert chain is not None
+    ours = search._pipeline(problem, chain)[0].stages
+    assert len(ours) == len(theirs.pipeline.stages)
+    for mine, given in zip(ours, theirs.pipeline.stages, strict=True):
+        assert mine.forward_ns <= given.forward_ns
+        assert mine.backward_ns <= given.backward_ns
+        assert mine.step_ns <= given.step_ns
+        assert mine.in_flight == given.in_flight
+
+
+def test_a_plan_without_its_like_is_taken_as_it_is() -> None:
+    search, theirs = answer_to(HARD, "exact").search, answer_to(HARD, "uniform").found
+    first = replace(theirs.stages[0], stop=theirs.stages[0].start)  # A slice that no piece has.
+    odd = replace(theirs, stages=(first, *theirs.stages[1:]), iteration_ns=1)
+    problem = search.problem_of(theirs.micro_batch)
+    assert problem is not None
+    assert search._like(problem, odd) is None
+    taken = search.improved(odd)
+    assert (taken.stages, taken.iteration_ns) == (odd.stages, 1)
+    assert taken.micro_batch in search.sizes
+
+
+@cache
+def hard_plan() -> tangram.Plan:
+    return tangram.plan(*question(*HARD))
+
+
+def test_the_plan_says_so() -> None:
+    plan = hard_plan()
+    assert check_plan(plan) == []
+    assert cost_violations(plan) == []
+    assert plan.search.parallelizers == ["exact"]
+    assert plan.search.counts["second_opinion_is_better"] == 1
+    assert plan.search.counts["second_opinion_queries"] > 0
+    (note,) = [a for a in plan.assumptions if "second opinion" in a.what]
+    assert "began as one of uniform with 946" in note.what
+    assert "a gap of 29.0 % to its bound, with 964" in note.why
+    assert plan.prediction.iteration_time_s <= answer_to(HARD, "uniform").time_s
+    assert plan.bound.gap_frac > 0.1
+    assert not plan.bound.proven_optimal
+
+
+def test_what_is_proven_needs_none() -> None:
+    model, cluster, job = question(4, 16, 512, 4, "c3-a100")
+    exact = answered(model, cluster, job)
+    assert exact is not None
+    assert exact.proven
+    assert exact.second is None
+    assert "second_opinion_queries" not in exact.search.counts
+
+
+@pytest.mark.parametrize(
+    ("options", "asks"),
+    [
+        (PlanOptions(effort=LITTLE), True),
+        (PlanOptions(effort=LITTLE, parallelizers=("exact", "uniform")), True),
+        (PlanOptions(effort=LITTLE, pruning=Pruning.NONE), True),
+        (PlanOptions(effort=LITTLE, pruning=Pruning.PAPER), False),
+        (PlanOptions(effort=LITTLE, parallelizers=("uniform",)), False),
+        (PlanOptions(effort=LITTLE.hurried()), False),
+    ],
+    ids=["exact", "both", "unpruned", "paper", "uniform", "hurried"],
+)
+def test_who_asks(options: PlanOptions, asks: bool) -> None:
+    found = answered(*question(*QUICK), options)
+    assert found is not None
+    assert not found.proven
+    assert (found.second is not None) is asks
+
+
+def test_pruning_changes_no_second_opinion() -> None:
+    safe, none = (
+        answered(*question(*QUICK), PlanOptions(effort=LITTLE, pruning=pruning))
+        for pruning in (Pruning.SAFE, Pruning.NONE)
+    )
+    assert safe is not None
+    assert none is not None
+    assert safe.second == none.second
+    assert safe.found.pipeline == none.found.pipeline
+
+
+def test_too_many_questions_are_not_asked_and_the_plan_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answer, "MOST_QUESTIONS", 10)
+    plan = tangram.plan(*question(*QUICK), PlanOptions(effort=LITTLE))
+    (note,) = [a for a in plan.assumptions if "second opinion" in a.what]
+    assert note.what == "uniform was not asked for a second opinion and may have a faster plan"
+    assert note.why.endswith("questions")
+    assert "second_opinion_queries" not in plan.search.counts
+
+
+def test_coarse_spaces_lack_stages_of_uniform() -> None:
+    """Stages smaller than a block, or of so many nodes that not every number is tried."""
+
+    def holds(cluster: Cluster) -> bool:
+        space = search_space(build_islands(cluster, Precision.FP16), Precision.FP16)
+        return answer.holds_uniform_stages(space)
+
+    for path in CLUSTERS.glob("*.yaml"):
+        assert holds(load_cluster(str(path)))
+    assert holds(parse_shorthand("12x8xH100-80GB-SXM@100Gbit"))
+    assert not holds(parse_shorthand("26x8xH100-80GB-SXM@100Gbit"))
+    assert not holds(parse_shorthand("8x8xH100-80GB-SXM+8x8xA100-80GB-SXM+8x8xV100-32GB-SXM2@100Gbit"))
