@@ -28,7 +28,7 @@ from tangram.validation.ranking import job_key, top_1_regret
 from tangram.validation.reading import read_runs
 from tangram.validation.run import Run
 from tangram.validation.scores import trivial_errors
-from tangram.validation.slots import Shelves, owners_of
+from tangram.validation.slots import Shelves, owners_of, unfitted
 
 FITTED = (
     "llm_foundry",
@@ -183,9 +183,10 @@ def refit_table(scores: Scores) -> str:
         if len(own) < REFIT_ROWS + 10:
             continue
         others = [run for run in scores.runs if run.origin.source != source]
-        base = fit(RunBatch.of(others), slots, Target.TIME, scores.fitted)
+        base = fit(RunBatch.of(others), slots, Target.TIME, scores.fitted, unfitted())
         picked = spread_choice(own, REFIT_ROWS)
-        again = fit(RunBatch.of([own[idx] for idx in picked]), REFITTED, Target.TIME, base=base)
+        before = [*unfitted(), *((entry.slot, entry.value) for entry in base)]
+        again = fit(RunBatch.of([own[idx] for idx in picked]), REFITTED, Target.TIME, base=before)
         rest = [run for idx, run in enumerate(own) if idx not in picked]
         blind, refitted = (np.abs(errors(rest, base + more)) for more in ([], again))
         covered = float((blind <= band_without(scores, source, own[0])).mean())
@@ -206,7 +207,7 @@ def refit_table(scores: Scores) -> str:
 
 def errors(runs: Sequence[Run], fitted: Sequence[Fitted]) -> np.ndarray:
     batch = RunBatch.of(runs)
-    shelves = Shelves(batch, [entry.slot for entry in fitted])
+    shelves = Shelves(batch, [entry.slot for entry in fitted], unfitted())
     values = predicted(batch, shelves.constants(entry.value for entry in fitted), Target.TIME)
     return np.asarray(values / measured(runs, Target.TIME) - 1)
 
@@ -267,7 +268,7 @@ def sections(folder: Path, num_splits: int) -> dict[str, str]:
     runs = runs_of(folder, FITTED)
     found = {"ranking": ranking_table(folder), "mixed": mixed_table(folder)}
     for target, aims in ((Target.TIME, AIMS), (Target.MEMORY, MEMORY_AIMS)):
-        scores = calibrate(runs, target, list(Shelf), num_splits, print)
+        scores = calibrate(runs, target, list(Shelf), num_splits, print, unfitted())
         assert scores is not None
         found[f"{target}-aims"] = aims_table(scores, aims)
         found[str(target)] = errors_table(scores, with_trivial=target is Target.TIME)

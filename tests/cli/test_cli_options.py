@@ -35,7 +35,7 @@ FROZEN = {
     "simulate": "PLAN --trace --json",
     "estimate": f"MODEL CLUSTER {JOB} {CHOICES} {BASIS} {ISLANDS} {OUTPUT} --stages",
     "validate": "ROWS... --calibrate-on --json",
-    "calibrate": "ROWS... -o --output --shelf --splits",
+    "calibrate": "ROWS... -o --output --shelf --splits --from-scratch",
     "islands": f"CLUSTER {ISLANDS} --precision --json",
     "models": "MODEL --json",
     "gpus": "GPU --json",

@@ -32,7 +32,21 @@ Splits = Annotated[
 ]
 
 
-def calibrate_command(rows: RowsArgument, output: Output, shelf: Shelves = None, splits: Splits = 1) -> None:
+Scratch = Annotated[
+    bool,
+    typer.Option(
+        "--from-scratch", help="Start from the first estimates, not from the constants that Tangram ships."
+    ),
+]
+
+
+def calibrate_command(
+    rows: RowsArgument,
+    output: Output,
+    shelf: Shelves = None,
+    splits: Splits = 1,
+    from_scratch: Scratch = False,
+) -> None:
     """Fit constants to measured runs: GPU family, software stack and cluster; write values, errors and
     bands.
     """
@@ -43,6 +57,7 @@ def calibrate_command(rows: RowsArgument, output: Output, shelf: Shelves = None,
     from tangram.validation.calibration_file import calibrate, calibration_document
     from tangram.validation.fit import Target
     from tangram.validation.reading import read_runs
+    from tangram.validation.slots import unfitted
 
     if splits < 1:
         raise InputError(f"{splits} is out of range", where="--splits", hint="legal: 1 or more")
@@ -52,10 +67,11 @@ def calibrate_command(rows: RowsArgument, output: Output, shelf: Shelves = None,
         raise InputError(
             "no row can be used", where=", ".join(map(str, rows)), hint="tangram validate says why"
         )
+    base = unfitted() if from_scratch else []
     scores = [
         found
         for target in Target
-        if (found := calibrate(runs, target, shelf or list(Shelf), splits, note)) is not None
+        if (found := calibrate(runs, target, shelf or list(Shelf), splits, note, base)) is not None
     ]
     times = [part for part in scores if part.target is Target.TIME]
     made = [band for part in times for band in bands(part.runs, part.folds, part.source)]

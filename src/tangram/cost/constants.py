@@ -224,6 +224,18 @@ def check_override(override: Override, where: str) -> None:
     )
 
 
+def first_value(shelf: Shelf, owner: str, constant: str) -> float:
+    """Returns the value of a constant before the shipped calibration: its owner's, else the default one's.
+
+    Raises:
+        KeyError: There is no such constant on the shelf.
+    """
+    default = {Shelf.GPU: GENERIC_FAMILY, Shelf.STACK: DEFAULT_STACK, Shelf.CLUSTER: DEFAULT_CLUSTER}[shelf]
+    shelves = _document()[shelf.value]
+    entry = shelves.get(owner, {}).get(constant) or shelves[default][constant]
+    return float(entry["value"])
+
+
 def definition(constant: str) -> Definition:
     """Returns what is known of a constant before any measurement.
 

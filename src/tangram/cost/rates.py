@@ -90,7 +90,9 @@ class Rates:
             launch_s=launch_s,
             moe_launch_s=launch_s * stack.moe_launch_ratio,
             ep_exposed_frac=exposed,
-            imbalance=np.where(setting.ep > 1, stack.expert_imbalance, 1.0),
+            imbalance=np.where(
+                (setting.ep > 1) & ~np.asarray(setting.memory.balanced_experts), stack.expert_imbalance, 1.0
+            ),
             links=LinkRates.of(setting.groups, stack, constants.cluster),
             gpu=gpu,
             stack=stack,

@@ -18,7 +18,7 @@ from tangram.validation.fit import Fitted, Target, fit, measured, predicted
 from tangram.validation.folds import assign_folds
 from tangram.validation.pipelines import RunBatch
 from tangram.validation.run import Run
-from tangram.validation.slots import Shelves, Slot, slots_for
+from tangram.validation.slots import Base, Shelves, Slot, slots_for
 
 ROWS_PER_CONSTANT = 8
 """A fit has no more constants than one for so many rows."""
@@ -68,31 +68,31 @@ LEAST_SHIFT = 0.4
 _LEAST_EFFECT = 1e-4  # a constant ten times as large that changes no prediction by this share is not there
 
 
-def candidates(runs: Sequence[Run], target: Target) -> list[Slot]:
+def candidates(runs: Sequence[Run], target: Target, base: Base = ()) -> list[Slot]:
     """Returns the slots that change any prediction."""
     names = TIME_CONSTANTS if target is Target.TIME else MEMORY_CONSTANTS
     slots = slots_for(runs, names)
     batch = RunBatch.of(runs)
-    shelves = Shelves(batch, slots)
+    shelves = Shelves(batch, slots, base)
     shipped = shelves.shipped()
-    base = predicted(batch, shelves.constants(shipped), target)
+    at_first = predicted(batch, shelves.constants(shipped), target)
     found = []
     for idx, slot in enumerate(slots):
         moved = [*shipped]
         moved[idx] *= 0.5
-        change = np.abs(predicted(batch, shelves.constants(moved), target) / base - 1)
+        change = np.abs(predicted(batch, shelves.constants(moved), target) / at_first - 1)
         if change.max() > _LEAST_EFFECT:
             found.append(slot)
     return found
 
 
-def select(runs: Sequence[Run], target: Target, slots: Sequence[Slot]) -> list[Slot]:
+def select(runs: Sequence[Run], target: Target, slots: Sequence[Slot], base: Base = ()) -> list[Slot]:
     """Returns the slots that earn their place on these runs, see the module."""
     batch = RunBatch.of(runs)
     most = int(np.isfinite(measured(runs, target)).sum()) // ROWS_PER_CONSTANT
     kept = list(slots)
     while kept:
-        shift = _shifts(batch, kept, fit(batch, kept, target))
+        shift = _shifts(batch, kept, fit(batch, kept, target, base=base), base)
         weakest = sorted(range(len(kept)), key=lambda idx: (shift[idx], kept[idx]))
         # A quarter of those that do not count go at a time: the others may take over what they said.
         idle = [idx for idx in weakest if shift[idx] < LEAST_SHIFT]
@@ -105,9 +105,9 @@ def select(runs: Sequence[Run], target: Target, slots: Sequence[Slot]) -> list[S
     return kept
 
 
-def _shifts(batch: RunBatch, slots: Sequence[Slot], fitted: Sequence[Fitted]) -> list[float]:
+def _shifts(batch: RunBatch, slots: Sequence[Slot], fitted: Sequence[Fitted], base: Base) -> list[float]:
     """How far each slot has moved from its prior, in standard deviations of the fit."""
-    priors = Shelves(batch, slots).shipped()
+    priors = Shelves(batch, slots, base).shipped()
     found = []
     for entry, prior in zip(fitted, priors, strict=True):
         deviation = max(float(np.log(entry.high / entry.value)), 1e-6)
@@ -136,44 +136,57 @@ class LeftOut:
 
 
 def cross_validate(
-    runs: Sequence[Run], target: Target, slots: Sequence[Slot], *, num_folds: int = 5, num_splits: int = 20
+    runs: Sequence[Run],
+    target: Target,
+    slots: Sequence[Slot],
+    *,
+    num_folds: int = 5,
+    num_splits: int = 20,
+    base: Base = (),
 ) -> LeftOut:
     """Predicts every run from fits on the other folds; repeats of a configuration are left out together."""
     keys = [run.key for run in runs]
     return LeftOut(
         np.array(
-            [left_out(runs, target, slots, assign_folds(keys, num_folds, seed)) for seed in range(num_splits)]
+            [
+                left_out(runs, target, slots, assign_folds(keys, num_folds, seed), base)
+                for seed in range(num_splits)
+            ]
         )
     )
 
 
 def left_out(
-    runs: Sequence[Run], target: Target, slots: Sequence[Slot], fold_of: Sequence[int]
+    runs: Sequence[Run], target: Target, slots: Sequence[Slot], fold_of: Sequence[int], base: Base = ()
 ) -> FloatArray:
     """Predicts the runs of every fold from a fit on all others; relative errors, shape ``(num_runs,)``."""
     errors = np.full(len(runs), np.nan)
-    everything = fit(RunBatch.of(runs), slots, target)
+    everything = fit(RunBatch.of(runs), slots, target, base=base)
     for fold in sorted(set(fold_of)):
         inside = [idx for idx, own in enumerate(fold_of) if own == fold]
         rest = [run for run, own in zip(runs, fold_of, strict=True) if own != fold]
-        fitted = fit(RunBatch.of(rest), slots, target, everything) if rest else []
-        errors[inside] = errors_of([runs[idx] for idx in inside], target, fitted)
+        fitted = fit(RunBatch.of(rest), slots, target, everything, base) if rest else []
+        errors[inside] = errors_of([runs[idx] for idx in inside], target, fitted, base)
     return errors
 
 
-def errors_of(runs: Sequence[Run], target: Target, fitted: Sequence[Fitted]) -> FloatArray:
+def errors_of(runs: Sequence[Run], target: Target, fitted: Sequence[Fitted], base: Base = ()) -> FloatArray:
     """Relative errors of runs with fitted constants."""
     batch = RunBatch.of(runs)
-    shelves = Shelves(batch, [entry.slot for entry in fitted])
+    shelves = Shelves(batch, [entry.slot for entry in fitted], base)
     values = predicted(batch, shelves.constants([entry.value for entry in fitted]), target)
     errors: FloatArray = values / measured(runs, target) - 1
     return errors
 
 
 def left_out_by(
-    runs: Sequence[Run], target: Target, slots: Sequence[Slot], group: Callable[[Run], str]
+    runs: Sequence[Run],
+    target: Target,
+    slots: Sequence[Slot],
+    group: Callable[[Run], str],
+    base: Base = (),
 ) -> FloatArray:
     """Predicts every group of runs (a model, a source) from a fit on all others."""
     names = [group(run) for run in runs]
     order = {name: idx for idx, name in enumerate(sorted(set(names)))}
-    return left_out(runs, target, slots, [order[name] for name in names])
+    return left_out(runs, target, slots, [order[name] for name in names], base)

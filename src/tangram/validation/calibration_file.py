@@ -14,7 +14,7 @@ from tangram.validation.calibration import candidates, cross_validate, errors_of
 from tangram.validation.fit import Fitted, Target, fit, measured
 from tangram.validation.pipelines import RunBatch
 from tangram.validation.run import Run
-from tangram.validation.slots import owners_of
+from tangram.validation.slots import Base, owners_of
 
 FORMAT, VERSION = "tangram-calibration", 1
 DIGITS = 4
@@ -50,6 +50,7 @@ def calibrate(
     shelves: Sequence[Shelf],
     num_splits: int,
     progress: Callable[[str], None],
+    base: Base = (),
 ) -> Scores | None:
     """Fits what earns its place and scores it in every way; None without a run of equal GPUs that has the
     figure.
@@ -62,22 +63,22 @@ def calibrate(
     able = [run for run, has in zip(runs, known, strict=True) if has and not run.is_mixed]
     if not able:
         return None
-    slots = [slot for slot in candidates(able, target) if slot.shelf in shelves]
+    slots = [slot for slot in candidates(able, target, base) if slot.shelf in shelves]
     progress(f"{target}: {len(able)} rows, {len(slots)} constants may change a prediction")
-    kept = select(able, target, slots)
+    kept = select(able, target, slots, base)
     progress(f"{target}: {len(kept)} constants earn their place")
-    fitted = fit(RunBatch.of(able), kept, target)
+    fitted = fit(RunBatch.of(able), kept, target, base=base)
     progress(f"{target}: five folds, {num_splits} times")
-    folds = cross_validate(able, target, kept, num_splits=num_splits).errors
+    folds = cross_validate(able, target, kept, num_splits=num_splits, base=base).errors
     progress(f"{target}: models and sources left out")
     return Scores(
         target,
         tuple(able),
         tuple(fitted),
-        errors_of(able, target, fitted),
+        errors_of(able, target, fitted, base),
         folds,
-        left_out_by(able, target, kept, lambda run: run.model.name),
-        left_out_by(able, target, kept, lambda run: run.origin.source),
+        left_out_by(able, target, kept, lambda run: run.model.name, base),
+        left_out_by(able, target, kept, lambda run: run.origin.source, base),
     )
 
 

@@ -22,7 +22,7 @@ from tangram.errors import InputError
 from tangram.units import GIB
 from tangram.validation.pipelines import RunBatch, predict_batch
 from tangram.validation.run import Run
-from tangram.validation.slots import Shelves, Slot
+from tangram.validation.slots import Base, Shelves, Slot
 
 SCALE = 0.05
 """Relative error up to which residuals count quadratically: about what repeats of a run differ by."""
@@ -85,7 +85,7 @@ def fit(
     slots: Sequence[Slot],
     target: Target,
     start: Sequence[Fitted] = (),
-    base: Sequence[Fitted] = (),
+    base: Base = (),
 ) -> list[Fitted]:
     """Fits slots to the runs of a batch; runs without the figure count nothing.
 
@@ -94,7 +94,7 @@ def fit(
         slots: What may change. Slots that no run takes keep their shipped value.
         target: Which figure to fit.
         start: A fit of the same slots to much the same runs, to start from; by default the shipped values.
-        base: Constants that were fitted before, in place of the shipped ones.
+        base: Values in place of the shipped ones.
 
     Returns:
         One entry per slot, in order.
@@ -102,8 +102,7 @@ def fit(
     Raises:
         InputError: scipy is missing.
     """
-    before = [(entry.slot, entry.value) for entry in base]
-    shelves, truth = Shelves(batch, slots, before), measured(batch.runs, target)
+    shelves, truth = Shelves(batch, slots, base), measured(batch.runs, target)
     known = np.isfinite(truth)
     definitions = [definition(slot.constant) for slot in slots]
     low, high = (np.log([getattr(d, side) for d in definitions]) for side in ("low", "high"))

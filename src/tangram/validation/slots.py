@@ -14,8 +14,10 @@ from tangram.cost.constants import (
     GpuConstants,
     Shelf,
     StackConstants,
+    calibration_document,
     cluster_constants,
     family_shelf,
+    first_value,
     gpu_constants,
     shelf_of,
     stack_constants,
@@ -152,6 +154,19 @@ _Kind = TypeVar("_Kind", GpuConstants, StackConstants, ClusterConstants)
 
 def _shelf(kind: type[_Kind], columns: Mapping[str, Any]) -> _Kind:
     return kind(**{field.name: columns[field.name] for field in fields(kind)})
+
+
+Base = Sequence[tuple[Slot, float]]
+"""Values that come in place of shipped ones."""
+
+
+def unfitted() -> list[tuple[Slot, float]]:
+    """Returns the first values of what the shipped calibration has changed."""
+    found = []
+    for shelf in Shelf:
+        for owner, entries in calibration_document()[shelf.value].items():
+            found += [(Slot(shelf, owner, name), first_value(shelf, owner, name)) for name in entries]
+    return found
 
 
 def slots_for(runs: Sequence[Run], names: Mapping[Shelf, Sequence[str]]) -> list[Slot]:
