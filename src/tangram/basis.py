@@ -8,8 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
+
+from tangram.errors import InputError
 
 DEFAULT_STACK = "tangram-runtime"
 DEFAULT_CLUSTER = "default"
@@ -92,6 +95,8 @@ class MeasuredTable:
     _least: Mapping[tuple[str, str], _Least] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        if len({factor.key for factor in self.factors}) < len(self.factors):
+            raise InputError("two measured factors have one key", where="basis", hint="remove one of them")
         least: dict[tuple[str, str], _Least] = {}
         for factor in self.factors:
             by_samples = least.setdefault((factor.key.atom, factor.key.island), {})
@@ -133,7 +138,7 @@ class CostBasis:
     Attributes:
         stack: Software stack whose constants count.
         cluster: Shelf of constants of the links.
-        overrides: Constants of the user, at most one per shelf, owner and name.
+        overrides: Constants of the user, at most one per shelf, owner and name; kept sorted.
         measured: Factors from measured layers.
     """
 
@@ -141,6 +146,14 @@ class CostBasis:
     cluster: str = DEFAULT_CLUSTER
     overrides: tuple[Override, ...] = ()
     measured: MeasuredTable = field(default_factory=MeasuredTable)
+
+    def __post_init__(self) -> None:
+        ordered = tuple(sorted(self.overrides))
+        for one, other in pairwise(ordered):
+            if one[:3] == other[:3]:
+                place = f"{one.shelf}.{one.owner}.{one.constant}"
+                raise InputError("has two values", where=place, hint="remove one of them")
+        object.__setattr__(self, "overrides", ordered)
 
     @property
     def has_shipped_constants(self) -> bool:

@@ -7,6 +7,7 @@ from importlib import resources
 import pytest
 from cost_cases import A100, V100
 
+from tangram.basis import SHIPPED_BASIS, CostBasis, Override
 from tangram.cluster.catalog import load_catalog
 from tangram.cost.constants import (
     DEFAULT_CLUSTER,
@@ -15,14 +16,16 @@ from tangram.cost.constants import (
     basis_note,
     cluster_constants,
     constants_fingerprint,
+    constants_of,
     definition,
     family_shelf,
     gpu_constants,
     matmul_flop_per_s,
+    own_basis_note,
     shelf_of,
     stack_constants,
 )
-from tangram.errors import InputError
+from tangram.errors import InputError, UnknownNameError
 from tangram.job import Precision
 
 DEFAULTS = (DEFAULT_STACK, DEFAULT_CLUSTER)
@@ -98,3 +101,48 @@ def test_a_precision_that_the_part_lacks_is_refused() -> None:
 def test_links_inside_a_node_by_kind(kind: str, name: str) -> None:
     constants = cluster_constants()
     assert constants.intra_efficiency(kind) == getattr(constants, f"{name}_efficiency")
+
+
+def override(shelf: str, owner: str, constant: str, value: float) -> Override:
+    return Override(shelf, owner, constant, value)
+
+
+def test_overrides_take_the_place_of_one_owner_only() -> None:
+    faster = (override("gpu_family", "ampere", "gemm_efficiency", 0.5),)
+    assert gpu_constants(A100, faster) == replace(gpu_constants(A100), gemm_efficiency=0.5)
+    assert gpu_constants(V100, faster) == gpu_constants(V100)
+    assert stack_constants("tangram-runtime", faster) == stack_constants()
+
+
+def test_a_stack_has_what_it_does_not_say_from_the_users_default() -> None:
+    own = override("stack", "tangram-runtime", "launch_s", 2e-4)
+    other = override("stack", "mine", "kernel_ratio", 0.9)
+    both = (own, other)
+    assert stack_constants("tangram-runtime", both) == replace(stack_constants(), launch_s=2e-4)
+    assert stack_constants("mine", both) == replace(stack_constants(), launch_s=2e-4, kernel_ratio=0.9)
+    assert stack_constants("mine") == stack_constants()
+
+
+def test_constants_of_a_basis() -> None:
+    basis = CostBasis("mine", "rack", (override("cluster", "rack", "nic_efficiency", 0.4),))
+    found = constants_of(A100, basis)
+    assert found.gpu == gpu_constants(A100)
+    assert found.stack == stack_constants()
+    assert found.cluster == replace(cluster_constants(), nic_efficiency=0.4)
+
+
+def test_overrides_are_checked_wherever_they_come_from() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'launch_s'"):
+        stack_constants("mine", (override("stack", "mine", "lunch_s", 1e-4),))
+    with pytest.raises(InputError, match=r"legal: 0\.1 to 1"):
+        cluster_constants("rack", (override("cluster", "rack", "nic_efficiency", 0.0),))
+    with pytest.raises(UnknownNameError, match="unknown shelf"):
+        cluster_constants("rack", (override("clusters", "rack", "nic_efficiency", 0.5),))
+
+
+def test_a_basis_of_ones_own_has_a_fingerprint_and_a_note_of_its_own() -> None:
+    basis = CostBasis("mine", "rack", (override("cluster", "rack", "nic_efficiency", 0.4),))
+    prints = {constants_fingerprint(b) for b in (SHIPPED_BASIS, basis, replace(basis, cluster="default"))}
+    assert len(prints) == 3
+    note = own_basis_note([V100, A100, A100], basis)
+    assert "ampere and volta GPUs, stack mine, cluster rack, recalibrated: 1 of cluster rack (" in note

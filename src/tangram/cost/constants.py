@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cache, lru_cache
@@ -299,7 +299,7 @@ def constants_fingerprint(basis: CostBasis = SHIPPED_BASIS) -> str:
     """Returns a short hash of all constants: equal predictions need equal fingerprints."""
     text = _text("constants") + _text("calibration")
     if not basis.has_shipped_constants:
-        text += json.dumps([basis.stack, basis.cluster, sorted(basis.overrides)])
+        text += json.dumps([basis.stack, basis.cluster, basis.overrides])
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -310,13 +310,10 @@ def calibration_document() -> Mapping[str, Any]:
     return document
 
 
-def basis_note(gpu: GpuSpec, basis: CostBasis = SHIPPED_BASIS) -> str:
-    """Says in one sentence what formulas for this GPU rest on, and how far they have been off."""
+def basis_note(gpu: GpuSpec) -> str:
+    """Says in one sentence what formulas for this GPU rest on, with what Tangram ships."""
     shelf = family_shelf(gpu)
-    formulas = f"formulas with the constants of {shelf} GPUs"
-    if not basis.has_shipped_constants:
-        return f"{formulas}{_user_constants(shelf, basis)} ({constants_fingerprint(basis)})"
-    text = f"{formulas} ({constants_fingerprint()})"
+    text = f"formulas with the constants of {shelf} GPUs ({constants_fingerprint()})"
     if shelf == GENERIC_FAMILY:
         return f"{text}: the family {gpu.family!r} is unknown, and nothing was measured on {gpu.name}"
     if shelf not in calibration_document()[Shelf.GPU.value]:
@@ -324,16 +321,19 @@ def basis_note(gpu: GpuSpec, basis: CostBasis = SHIPPED_BASIS) -> str:
     return text
 
 
-def _user_constants(family: str, basis: CostBasis) -> str:
-    """Names the shelves, and how many constants on them are the user's."""
-    owners = {Shelf.GPU: family, Shelf.STACK: basis.stack, Shelf.CLUSTER: basis.cluster}
+def own_basis_note(gpus: Iterable[GpuSpec], basis: CostBasis) -> str:
+    """Says in one sentence what formulas for these GPUs rest on, with another basis than what is shipped."""
+    families = sorted({family_shelf(gpu) for gpu in gpus})
+    owners = [(Shelf.GPU, name) for name in families]
+    owners += [(Shelf.STACK, basis.stack), (Shelf.CLUSTER, basis.cluster)]
     counts = [
         f"{number} of {shelf.value.replace('_', ' ')} {owner}"
-        for shelf, owner in owners.items()
+        for shelf, owner in owners
         if (number := sum(1 for o in basis.overrides if (o.shelf, o.owner) == (shelf, owner)))
     ]
-    text = f", stack {basis.stack}, cluster {basis.cluster}"
-    return text + (f", recalibrated: {', '.join(counts)}" if counts else "")
+    named = f"{' and '.join(families)} GPUs, stack {basis.stack}, cluster {basis.cluster}"
+    fitted = f", recalibrated: {', '.join(counts)}" if counts else ""
+    return f"formulas with the constants of {named}{fitted} ({constants_fingerprint(basis)})"
 
 
 @cache

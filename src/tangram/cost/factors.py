@@ -2,8 +2,9 @@
 
 A factor is that of an atom on an island at a tp and a number of samples on the rank
 (:class:`tangram.basis.MeasuredTable`). It multiplies the kernels of the pass and, where collectives were
-timed with them, the tensor-parallel ones, as long as these stay inside a node. Everything else (ZeRO, expert
-and context parallelism, offload, the optimizer) rests on formulas. What has no factor does so altogether.
+timed with them, the tensor-parallel ones, those of experts too, as long as these stay inside a node.
+Everything else (ZeRO, expert and context parallelism, offload, the optimizer) rests on formulas. What has no
+factor does so altogether.
 
 Layers are measured with whole sequences and all experts on the rank; under cp and ep the same factor is used.
 """
@@ -39,6 +40,8 @@ def factored_times(setting: Setting, atoms: Sequence[Atom], island: str, times: 
         times: By formula; shape ``(NUM_TIMES, num_atoms, num_configs)``. It is left as it is.
     """
     forward, backward, with_tp = _factors(setting, atoms, island)
+    # Without expert parallelism, what experts exchange is the gather and scatter of their tensor parallelism.
+    whole_experts = setting.ep == 1
     inside = setting.groups.nodes[TP] == 1
     # What was timed together with collectives inside a node says nothing of a group that leaves it.
     known = inside | ~with_tp
@@ -47,6 +50,7 @@ def factored_times(setting: Setting, atoms: Sequence[Atom], island: str, times: 
     for begin, factor in ((0, forward), (work.BACKWARD_S, backward)):
         found[begin : begin + work.NUM_COMPUTE] *= factor
         found[begin + work.TP_S] *= np.where(with_tp, factor, 1.0)
+        found[begin + work.EP_S] *= np.where(with_tp & whole_experts, factor, 1.0)
     return found
 
 

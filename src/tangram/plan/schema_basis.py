@@ -78,9 +78,7 @@ class BasisSection(Section):
         return BasisSection(
             stack=basis.stack,
             cluster=basis.cluster,
-            overrides=[
-                OverrideSection.model_validate(override._asdict()) for override in sorted(basis.overrides)
-            ],
+            overrides=[OverrideSection.model_validate(override._asdict()) for override in basis.overrides],
             measured=[
                 FactorSection.model_validate(
                     factor.key._asdict()

@@ -12,7 +12,7 @@ from tangram.basis import PLAIN_FORMULA, CostBasis
 from tangram.cluster.spec import Assumption, Cluster, GpuSpec, Island
 from tangram.cluster.tolerances import Tolerances
 from tangram.cost.bands import time_band
-from tangram.cost.constants import basis_note, stack_constants
+from tangram.cost.constants import basis_note, own_basis_note, stack_constants
 from tangram.job import Job
 from tangram.model.atoms import Atom
 from tangram.model.flops import model_flop_per_token
@@ -174,7 +174,9 @@ def _rests_on_measured(bases: Mapping[str, int]) -> bool:
 
 def _basis_note(gpus: Sequence[GpuSpec], basis: CostBasis, bases: Mapping[str, int]) -> str:
     by_name = {gpu.name: gpu for gpu in gpus}
-    notes = dict.fromkeys(basis_note(by_name[name], basis) for name in sorted(by_name))
+    notes = [own_basis_note(gpus, basis)]
+    if basis.has_shipped_constants:
+        notes = list(dict.fromkeys(basis_note(by_name[name]) for name in sorted(by_name)))
     if not _rests_on_measured(bases):
         return "; ".join(notes)
     words = {PLAIN_FORMULA: "by plain formula", Basis.SCALED.value: "by a formula scaled to measurements"}

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
-from tangram.basis import CostBasis
+from tangram.basis import SHIPPED_BASIS, Override
 from tangram.cluster.islands import build_islands
 from tangram.cluster.spec import Cluster, Island, Portion
 from tangram.cluster.tolerances import Tolerances
+from tangram.cost.constants import check_override
 from tangram.cost.types import StageConfig
+from tangram.errors import InputError
 from tangram.job import Recompute
 from tangram.model.atoms import Atom, cut_atoms, parse_granularity
 from tangram.parallelizers.protocols import StageChoice
@@ -42,6 +45,9 @@ def recost_plan(doc: PlanDocument) -> PlacedPipeline:
 
     Args:
         doc: A plan that passes :func:`tangram.plan.check.check_plan`.
+
+    Raises:
+        InputError: A constant of the plan's basis is unknown or out of range.
     """
     model, cluster, job = doc.model.to_spec(), doc.cluster.to_cluster(), doc.job.to_job()
     atoms = cut_atoms(model, parse_granularity(doc.granularity))
@@ -80,12 +86,11 @@ def cost_violations(doc: PlanDocument) -> list[Violation]:
     Args:
         doc: A plan that passes :func:`tangram.plan.check.check_plan`. A plan that rests on measurements which
             it does not hold is not compared.
-
-    Raises:
-        InputError: A constant of the plan's basis is unknown or out of range.
     """
-    if doc.prediction.basis != "formula" and not doc.job.to_job().basis.measured:
-        return []
+    basis = doc.job.to_job().basis
+    broken = _broken_constants(basis.overrides)
+    if broken or (doc.prediction.basis != "formula" and not basis.measured):
+        return broken
     rebuilt = {i.name: IslandSection.of(i) for i in _islands(doc, doc.cluster.to_cluster())}
     found = [
         Violation(
@@ -113,6 +118,18 @@ def cost_violations(doc: PlanDocument) -> list[Violation]:
     again = prediction(placed, simulate(placed.pipeline))
     pairs = {"iteration_time_s": (doc.prediction.iteration_time_s, again.iteration_time_s)}
     return found + _differences(pairs, "prediction", "iteration-time-differs")
+
+
+def _broken_constants(overrides: Iterable[Override]) -> list[Violation]:
+    """Constants of the plan's basis with which nothing can be costed."""
+    found = []
+    for override in overrides:
+        place = f"{override.shelf}.{override.owner}.{override.constant}"
+        try:
+            check_override(override, place)
+        except InputError as error:
+            found.append(Violation("basis-invalid", f"job.basis ({place})", f"{error.message}; {error.hint}"))
+    return found
 
 
 def _islands(doc: PlanDocument, cluster: Cluster) -> tuple[Island, ...]:
@@ -148,7 +165,6 @@ def _differences(pairs: dict[str, tuple[float, float]], where: str, code: str) -
 
 def _stated_pipeline(doc: PlanDocument) -> SimPipeline:
     pipeline, cluster = doc.pipelines[0], doc.cluster.to_cluster()
-    basis = doc.job.to_job().basis
     stages = tuple(
         SimStage(
             round(s.predicted.forward_s * NS_PER_S),
@@ -159,18 +175,18 @@ def _stated_pipeline(doc: PlanDocument) -> SimPipeline:
         for s, window in zip(pipeline.stages, pipeline.schedule.in_flight, strict=True)
     )
     edges = tuple(
-        _stated_edge(front, behind, cluster, basis)
+        _stated_edge(front, behind, cluster)
         for front, behind in zip(pipeline.stages, pipeline.stages[1:], strict=False)
     )
     return SimPipeline(stages, edges, pipeline.num_micro_batches, not pipeline.schedule.overlap_p2p)
 
 
-def _stated_edge(front: StageSection, behind: StageSection, cluster: Cluster, basis: CostBasis) -> SimEdge:
+def _stated_edge(front: StageSection, behind: StageSection, cluster: Cluster) -> SimEdge:
     """The edge as stated: its latency and resources are the placement's, the rest of its time is
     occupancy.
     """
     a, b = (_bare_placement(stage, cluster) for stage in (front, behind))
-    placed = placed_edge(cluster, a, b, front.predicted.boundary_bytes, basis)
+    placed = placed_edge(cluster, a, b, front.predicted.boundary_bytes, SHIPPED_BASIS)
     forward = round((front.predicted.send_forward_s or 0.0) * NS_PER_S)
     backward = round((front.predicted.send_backward_s or 0.0) * NS_PER_S)
     latency = min(placed.latency_ns, forward, backward)
