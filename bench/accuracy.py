@@ -2,6 +2,7 @@
 
     python bench/accuracy.py ../shared/data/measured            prints the tables
     python bench/accuracy.py ../shared/data/measured --write    writes them to docs/accuracy.md
+        --calibration src/tangram/cost/calibration.json         and the constants to ship
 
 Takes some minutes. The shipped calibration is made by ``tangram calibrate`` from the same files.
 """
@@ -9,6 +10,7 @@ Takes some minutes. The shipped calibration is made by ``tangram calibrate`` fro
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,9 +19,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
+from tangram.cost import constants
 from tangram.cost.constants import Shelf
-from tangram.validation.bands import COVERED
-from tangram.validation.calibration_file import Scores, calibrate, groups_of
+from tangram.validation.bands import COVERED, bands
+from tangram.validation.calibration_file import Scores, calibrate, calibration_document, groups_of
 from tangram.validation.fit import Fitted, Target, fit, measured, predicted
 from tangram.validation.folds import spread_choice
 from tangram.validation.pipelines import RunBatch
@@ -43,9 +46,8 @@ FITTED = (
     "alpa_measured",
     "sailor_validation",
     "megatron_lm_ci",
-    "megatron_bridge_memory",
 )
-"""Files that constants are fitted on; the others have noise or gaps that their sources name."""
+"""Files that constants are fitted on; the others have noise, gaps or units that their sources do not fix."""
 
 RANKED = ("bigscience_bloom_a100", "vtrain_multi", "amp_heterogeneous")
 MIXED = ("sailor_validation", "amp_heterogeneous")
@@ -264,12 +266,14 @@ def mixed_table(folder: Path) -> str:
     return table(["mixed runs, nothing fitted on them", "rows", "mean", "median", "bias"], lines)
 
 
-def sections(folder: Path, num_splits: int) -> dict[str, str]:
+def sections(folder: Path, num_splits: int) -> tuple[dict[str, str], list[Scores]]:
     runs = runs_of(folder, FITTED)
-    found = {"ranking": ranking_table(folder), "mixed": mixed_table(folder)}
+    found: dict[str, str] = {}
+    every: list[Scores] = []
     for target, aims in ((Target.TIME, AIMS), (Target.MEMORY, MEMORY_AIMS)):
         scores = calibrate(runs, target, list(Shelf), num_splits, print, unfitted())
         assert scores is not None
+        every.append(scores)
         found[f"{target}-aims"] = aims_table(scores, aims)
         found[str(target)] = errors_table(scores, with_trivial=target is Target.TIME)
         if target is Target.TIME:
@@ -278,7 +282,14 @@ def sections(folder: Path, num_splits: int) -> dict[str, str]:
                 f"{len(scores.fitted)} constants on {len(scores.runs)} rows; on a bound: "
                 + (", ".join(f"`{entry.slot}`" for entry in scores.fitted if entry.on_bound) or "none")
             )
-    return found
+    return found, every
+
+
+def shipped_again() -> None:
+    """Forgets the constants that were read: the shipped file may just have been written."""
+    constants.calibration_document.cache_clear()
+    for shelf in (constants._text, constants._gpu_shelf, constants._stack_shelf, constants._cluster_shelf):
+        shelf.cache_clear()
 
 
 def write(found: dict[str, str]) -> None:
@@ -296,9 +307,18 @@ def main() -> None:
     )
     parser.add_argument("folder", type=Path, help="folder of the published rows")
     parser.add_argument("--splits", type=int, default=20)
+    parser.add_argument(
+        "--calibration", type=Path, help="where to write what tangram calibrate --from-scratch would"
+    )
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    found = sections(options.folder, options.splits)
+    found, scores = sections(options.folder, options.splits)
+    if options.calibration is not None:
+        made = [band for part in scores[:1] for band in bands(part.runs, part.folds, part.source)]
+        text = json.dumps(calibration_document(scores, made), indent=2, ensure_ascii=False) + "\n"
+        options.calibration.write_text(text, encoding="utf-8")
+        shipped_again()
+    found |= {"ranking": ranking_table(options.folder), "mixed": mixed_table(options.folder)}
     for name, text in found.items():
         print(f"\n## {name}\n\n{text}")
     if options.write:
