@@ -53,6 +53,7 @@ class StackConstants:
     exposed_floor_frac: float
     p2p_exposed_frac: float
     expert_imbalance: float
+    expert_peak_imbalance: float
     moe_launch_ratio: float
     elementwise_ratio: float
     kernel_ratio: float

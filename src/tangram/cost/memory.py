@@ -168,7 +168,8 @@ def upper_bytes(peak_bytes: FloatArray, ratio: Number) -> FloatArray:
 
 
 def _imbalance(setting: Setting, rates: Rates) -> Number:
-    balanced: FloatArray = np.where(setting.memory.balanced_experts, 1.0, rates.imbalance)
+    spread = (setting.ep > 1) & ~np.asarray(setting.memory.balanced_experts)
+    balanced: FloatArray = np.where(spread, rates.stack.expert_peak_imbalance, 1.0)
     return balanced
 
 
