@@ -32,6 +32,8 @@ def _add_constants(page: Page, part: Scores) -> None:
         mark = "on its bound" if entry.on_bound else ""
         grid.add(slot.shelf.value, slot.owner, slot.constant, *(f"{value:.3g}" for value in values), mark)
     page.grid(grid)
+    if not part.fitted:
+        page.wrapped("Too few rows: nothing was fitted.", style="dim")
     if any(entry.on_bound for entry in part.fitted):
         page.wrapped(
             "A constant on its physical bound is a failure of the formula: its value means nothing, and runs "

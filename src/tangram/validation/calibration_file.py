@@ -10,11 +10,19 @@ import numpy as np
 from tangram.cost.constants import Shelf
 from tangram.cost.types import FloatArray
 from tangram.validation.bands import MeasuredBand
-from tangram.validation.calibration import candidates, cross_validate, errors_of, left_out_by, select
+from tangram.validation.calibration import (
+    ROWS_PER_CONSTANT,
+    candidates,
+    cross_validate,
+    errors_of,
+    left_out_by,
+    select,
+)
 from tangram.validation.fit import Fitted, Target, fit, measured
 from tangram.validation.pipelines import RunBatch
+from tangram.validation.predict import REFITTED, REFITTED_MEMORY
 from tangram.validation.run import Run
-from tangram.validation.slots import Base, owners_of
+from tangram.validation.slots import Base, Slot, owners_of
 
 FORMAT, VERSION = "tangram-calibration", 1
 DIGITS = 4
@@ -52,8 +60,8 @@ def calibrate(
     progress: Callable[[str], None],
     base: Base = (),
 ) -> Scores | None:
-    """Fits what earns its place and scores it in every way; None without a run of equal GPUs that has the
-    figure.
+    """Fits what earns its place (or, with few runs, the named constants of a stack and a cluster) and scores
+    it in every way; None without a run of equal GPUs that has the figure.
 
     Raises:
         InputError: scipy is missing.
@@ -65,7 +73,7 @@ def calibrate(
         return None
     slots = [slot for slot in candidates(able, target, base) if slot.shelf in shelves]
     progress(f"{target}: {len(able)} rows, {len(slots)} constants may change a prediction")
-    kept = select(able, target, slots, base)
+    kept = _chosen(able, target, slots, base)
     progress(f"{target}: {len(kept)} constants earn their place")
     fitted = fit(RunBatch.of(able), kept, target, base=base)
     progress(f"{target}: five folds, {num_splits} times")
@@ -80,6 +88,17 @@ def calibrate(
         left_out_by(able, target, kept, lambda run: run.model.name, base),
         left_out_by(able, target, kept, lambda run: run.origin.source, base),
     )
+
+
+def _chosen(runs: Sequence[Run], target: Target, slots: Sequence[Slot], base: Base) -> list[Slot]:
+    """Few runs of one stack and cluster re-fit the constants that are named for it; more say themselves
+    which.
+    """
+    named = REFITTED if target is Target.TIME else REFITTED_MEMORY
+    few = [slot for slot in slots if slot.constant in {entry.constant for entry in named}]
+    if len(runs) < ROWS_PER_CONSTANT * len(named) and 0 < len(few) <= len(named):
+        return few
+    return select(runs, target, slots, base)
 
 
 def calibration_document(scores: Sequence[Scores], bands: Sequence[MeasuredBand]) -> dict[str, object]:
