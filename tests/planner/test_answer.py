@@ -103,7 +103,7 @@ def test_the_plan_says_so() -> None:
     assert plan.search.counts["second_opinion_is_better"] == 1
     assert plan.search.counts["second_opinion_queries"] > 0
     (note,) = [a for a in plan.assumptions if "second opinion" in a.what]
-    assert "began as one of uniform with 990" in note.what
+    assert "began as one of uniform with" in note.what
     assert "a gap of 29.0 % to its bound, with 964" in note.why
     assert plan.prediction.iteration_time_s <= answer_to(HARD, "uniform").time_s
     assert plan.bound.gap_frac > 0.1

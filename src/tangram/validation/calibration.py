@@ -62,8 +62,8 @@ MEMORY_CONSTANTS = {
         "fragmentation_frac",
     ),
 }
-LEAST_SHIFT = 0.4
-"""Standard deviations that a constant has to move from its prior to be kept; found on the rows themselves."""
+LEAST_SHIFT = 1.0
+"""Standard deviations that a constant has to move from its prior to be kept."""
 
 _LEAST_EFFECT = 1e-4  # a constant ten times as large that changes no prediction by this share is not there
 
