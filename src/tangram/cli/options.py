@@ -154,6 +154,15 @@ class BasisOptions:
             text="Profile store whose measured layers override formulas (tangram profile fills one).",
         ),
     ] = None
+    memory_margin: Annotated[
+        float | None,
+        _option(
+            "--memory-margin",
+            metavar="FRAC",
+            text="Memory that must stay free beyond the best estimate, as a share of it: 0.1 is 10 % "
+            "(default: the stack's, which fewer than 1 run of 50 exceeds).",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)
