@@ -159,8 +159,8 @@ class BasisOptions:
         _option(
             "--memory-margin",
             metavar="FRAC",
-            text="Memory that must stay free beyond the best estimate, as a share of it: 0.1 is 10 % "
-            "(default: the stack's, which fewer than 1 run of 50 exceeds).",
+            text="Memory that must stay free beside the best estimate of a peak, as a share of it: 0.1 is 10 % "
+            "(default: the stack's).",
         ),
     ] = None
 
