@@ -159,7 +159,7 @@ class BasisOptions:
         _option(
             "--memory-margin",
             metavar="FRAC",
-            text="Memory that must stay free beside the best estimate of a peak, as a share of it: 0.1 is 10 % "
+            text="Memory to keep free beside the best estimate of a peak, as a share of it: 0.1 is 10 % "
             "(default: the stack's).",
         ),
     ] = None
