@@ -109,6 +109,29 @@ def test_pruning_on_model_states_stays_safe_with_any_margin(seed: int, frac: flo
         assert done[0].found.pipeline == done[1].found.pipeline
 
 
+@pytest.mark.parametrize("frac", [0.0, 0.1, 0.6])
+def test_the_smallest_gpu_that_holds_a_large_vocabulary_is_not_pruned(frac: float) -> None:
+    """States are most of what it holds, so a bound a little too high would remove the only plan."""
+    model = small_model(2, vocab_size=1_000_000)
+    job = with_margin(Job(4, 128, Precision.FP16, pins=Pins(micro_batch=1)), frac)
+
+    def found(memory_mb: int, pruning: Pruning) -> Outcome | None:
+        cluster = small_cluster([small_node("a", "V100-16GB-SXM2", 1, memory_mb * GB / 1000)])
+        return outcome(model, cluster, job, PlanOptions(pruning=pruning))
+
+    too_small, enough = 30_000, 90_000
+    while enough - too_small > 20:
+        middle = (too_small + enough) // 2
+        if found(middle, Pruning.NONE) is None:
+            too_small = middle
+        else:
+            enough = middle
+    pruned = found(enough, Pruning.SAFE)
+    assert pruned is not None
+    states = pruned.search.sizes[0].reference.total_state_bytes
+    assert 0.75 < (1 + frac) * states / (enough * GB / 1000) < 1
+
+
 def test_more_pairs_are_infeasible_by_their_states_with_a_margin() -> None:
     cluster = small_cluster([small_node("a", "V100-16GB-SXM2", 4, 4.4 * GB)])
     job = Job(4, 128, Precision.FP16, pins=Pins(micro_batch=1))
