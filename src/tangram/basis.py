@@ -140,14 +140,27 @@ class CostBasis:
         cluster: Shelf of constants of the links.
         overrides: Constants of the user, at most one per shelf, owner and name; kept sorted.
         measured: Factors from measured layers.
+        memory_margin_frac: What is added to the best estimate of peak memory before it has to fit, as a share
+            of it, 0 to 1; None leaves that to the stack's constants.
+
+    Raises:
+        InputError: The margin is out of range, or one constant has two values.
     """
 
     stack: str = DEFAULT_STACK
     cluster: str = DEFAULT_CLUSTER
     overrides: tuple[Override, ...] = ()
     measured: MeasuredTable = field(default_factory=MeasuredTable)
+    memory_margin_frac: float | None = None
 
     def __post_init__(self) -> None:
+        margin = self.memory_margin_frac
+        if margin is not None and not 0 <= margin <= 1:
+            raise InputError(
+                f"memory margin {margin:g} is out of range",
+                where="--memory-margin",
+                hint="legal: 0 to 1, a share of the predicted peak; 0.1 keeps 10 % more free",
+            )
         ordered = tuple(sorted(self.overrides))
         for one, other in pairwise(ordered):
             if one[:3] == other[:3]:
@@ -163,7 +176,8 @@ class CostBasis:
     @property
     def is_default(self) -> bool:
         """Whether it is what Tangram ships."""
-        return self.has_shipped_constants and not self.measured
+        default_margin = self.memory_margin_frac is None
+        return self.has_shipped_constants and default_margin and not self.measured
 
 
 SHIPPED_BASIS = CostBasis()

@@ -24,7 +24,7 @@ CHOICES = (
 ISLANDS = (
     "--island-compute-tolerance --island-memory-tolerance --island-link-tolerance --island-network-tolerance"
 )
-BASIS = "--stack --calibration --cluster-constants --profiles"
+BASIS = "--stack --calibration --cluster-constants --profiles --memory-margin"
 SEARCH = "--atoms --parallelizer --workers --pruning"
 OUTPUT = "-o --output --json --trace"
 

@@ -172,5 +172,54 @@ def test_estimate_says_what_does_not_fit(capsys: Capture) -> None:
     assert "stage 0 lacks" in out
 
 
+UNIFORM = [
+    "--pp",
+    "1",
+    "--micro-batch",
+    "6",
+    "--global-batch",
+    "6",
+    "--seq-len",
+    "1024",
+    "--precision",
+    "fp16",
+]
+
+
+def test_the_memory_margin_decides_what_fits(capsys: Capture) -> None:
+    """The peak of one GPU, just below what it has: it fits without a margin only."""
+    argv = ["gpt3-1.3b", "1x1xA100-40GB-SXM", *UNIFORM]
+    for options, frac, code in (
+        (["--memory-margin", "0"], 0.0, 0),
+        ([], 0.1, 3),
+        (["--memory-margin", "0.2"], 0.2, 3),
+    ):
+        doc = json.loads(run(capsys, "estimate", *argv, "--json", *options, code=code)[0])
+        predicted = doc["pipelines"][0]["stages"][0]["predicted"]
+        best = sum(size for item, size in predicted["memory"].items() if item != "margin")
+        assert best < predicted["capacity_bytes"] < 1.1 * best
+        assert predicted["memory"]["margin"] == pytest.approx(frac * best, abs=4)
+        assert (predicted["headroom_bytes"] < 0) == bool(code)
+        page, _ = run(capsys, "estimate", *argv, *options, code=code)
+        assert ("margin" in page) == bool(frac)
+
+
+def test_the_memory_margin_reaches_the_plan(plan_file: Path, capsys: Capture) -> None:
+    doc = json.loads(run(capsys, "plan", *SMALL, "--json", "--memory-margin", "0.25")[0])
+    assert doc["job"]["basis"]["memory_margin_frac"] == 0.25
+    for stage in doc["pipelines"][0]["stages"]:
+        items = dict(stage["predicted"]["memory"])
+        margin = items.pop("margin")
+        assert margin == pytest.approx(0.25 * sum(items.values()), abs=4)
+    assert "basis" not in json.loads(plan_file.read_text(encoding="utf-8"))["job"]
+
+
+@pytest.mark.parametrize("value", ["-0.1", "1.5", "nan"])
+def test_a_memory_margin_out_of_range_is_refused(value: str, capsys: Capture) -> None:
+    _, err = run(capsys, "plan", *SMALL, f"--memory-margin={value}", code=2)
+    assert err.startswith("error: --memory-margin: memory margin ")
+    assert "legal: 0 to 1" in err
+
+
 def test_documents_are_written_as_they_are_printed(plan_file: Path) -> None:
     assert to_json(read_plan(plan_file)) == plan_file.read_text(encoding="utf-8")

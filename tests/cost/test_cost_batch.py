@@ -66,6 +66,7 @@ def test_a_batch_costs_what_its_stages_cost(cases: tuple[StageBatch, list[object
         assert kept == pytest.approx(one.activation_bytes)
         assert costs.workspace_bytes[idx] == pytest.approx(one.memory["workspace"])
         assert costs.reserve_bytes[idx] == pytest.approx(one.memory["reserve"])
+        assert costs.upper_ratio[idx] == one.upper_ratio
         for name, seconds in one.components.items():
             assert costs.components[name][idx] == pytest.approx(seconds, abs=1e-15), name
 

@@ -8,12 +8,13 @@ from cost_cases import MODELS, dense_layer, island_of, job_of, model_of, moe_lay
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tangram.basis import CostBasis, Override
 from tangram.cluster.spec import Portion
 from tangram.cost.atoms import COMPONENTS, atom_costs
 from tangram.cost.constants import stack_constants
-from tangram.cost.stage import MEMORY_ITEMS, recompute_order, stage_cost, upper_peak_bytes
+from tangram.cost.stage import MEMORY_ITEMS, recompute_order, stage_cost
 from tangram.cost.types import StageConfig, StageConfigs
-from tangram.errors import InternalError
+from tangram.errors import InputError, InternalError
 from tangram.job import Job
 from tangram.model.atoms import cut_atoms
 from tangram.model.spec import ModelSpec
@@ -51,8 +52,49 @@ def test_the_upper_estimate_is_that_of_the_jobs_stack(stack: str) -> None:
     job = replace(job, basis=replace(job.basis, stack=stack))
     args = (model, cut_atoms(model), Portion(island_of(), 1, 1), StageConfig(dp=1, tp=1), 1, 4, 1)
     cost = stage_cost(*args, [False] * 3, job)
-    assert upper_peak_bytes(cost, job) == cost.peak_bytes * stack_constants(stack).upper_memory_ratio
-    assert 1.05 * cost.peak_bytes < upper_peak_bytes(cost, job) < 1.2 * cost.peak_bytes
+    best = sum(size for item, size in cost.memory.items() if item != "margin")
+    assert cost.best_peak_bytes == best
+    assert cost.peak_bytes == pytest.approx(best * stack_constants(stack).upper_memory_ratio, rel=1e-15)
+    assert 1.05 * best < cost.peak_bytes < 1.2 * best
+
+
+@pytest.mark.parametrize("frac", [0.0, 0.25, 1.0])
+def test_a_margin_of_the_user_comes_before_the_stacks(frac: float) -> None:
+    model, job = model_of(dense_layer()), job_of()
+    override = Override("stack", "tangram-runtime", "upper_memory_ratio", 1.5)
+    overridden = replace(job, basis=replace(job.basis, overrides=(override,)))
+    args = (model, cut_atoms(model), Portion(island_of(), 1, 1), StageConfig(dp=1, tp=1), 1, 4, 1)
+    usual = stage_cost(*args, [False] * 3, job)
+    fitted = stage_cost(*args, [False] * 3, overridden)
+    chosen = replace(overridden, basis=replace(overridden.basis, memory_margin_frac=frac))
+    cost = stage_cost(*args, [False] * 3, chosen)
+    for one, margin in ((fitted, 0.5), (cost, frac)):
+        assert one.memory["margin"] == pytest.approx(margin * usual.best_peak_bytes, rel=1e-15)
+        # Nothing else depends on it.
+        assert one.best_peak_bytes == usual.best_peak_bytes
+        assert (one.forward_s, one.backward_s, one.step_s) == (
+            usual.forward_s,
+            usual.backward_s,
+            usual.step_s,
+        )
+
+
+@given(stages(), st.integers(1, 9))
+def test_more_in_flight_adds_activations_with_their_margin(stage: Stage, in_flight: int) -> None:
+    model, portion, config, micro_batch, job = stage
+    atoms = cut_atoms(model)
+    args, flags = (model, atoms, portion, config, micro_batch, 9), [False] * len(atoms)
+    one, more = (stage_cost(*args, held, flags, job) for held in (1, in_flight))
+    assert one.holding(in_flight) == more
+    added = (in_flight - 1) * one.activation_bytes * one.upper_ratio
+    assert more.peak_bytes - one.peak_bytes == pytest.approx(added, abs=1e-6 * one.peak_bytes)
+
+
+@pytest.mark.parametrize("frac", [-0.01, 1.01, float("nan"), float("inf")])
+def test_a_margin_out_of_range_is_refused(frac: float) -> None:
+    with pytest.raises(InputError, match="memory margin") as caught:
+        CostBasis(memory_margin_frac=frac)
+    assert caught.value.where == "--memory-margin"
 
 
 @given(stages())

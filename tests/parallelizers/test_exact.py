@@ -87,7 +87,10 @@ def scalar_option(request: TableRequest, stage: StageChoice) -> Option | None:
     """Counts windows upwards until one does not fit."""
     cost, largest = recost(request, stage, 1), 0
     for window in range(1, request.max_in_flight + 1):
-        if recost(request, stage, window).peak_bytes > cost.capacity_bytes - SPARE_BYTES:
+        if (
+            recost(request, stage, window).best_peak_bytes
+            > cost.capacity_bytes / cost.upper_ratio - SPARE_BYTES
+        ):
             break
         largest = window
     if not largest:

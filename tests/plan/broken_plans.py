@@ -301,6 +301,23 @@ CASES: list[Case] = [
     ("tied-group-ranks", "dense", {"tied_weight_groups[0].ranks": drop_last}),
     # Memory.
     ("memory-items", "dense", {f"{S0}.predicted.memory": lambda old: {"context": old.pop("reserve")} | old}),
+    ("memory-items", "dense", {f"{S0}.predicted.memory": lambda old: old | {"margins": 0}}),
+    (
+        "memory-sum",
+        "dense",
+        {f"{S0}.predicted.memory": lambda old: old | {"margin": 2**20}},
+        f"{S0}.predicted.peak_bytes",
+    ),
+    (
+        "memory-over-capacity",
+        "dense",
+        {
+            f"{S1}.predicted.memory": lambda old: old | {"margin": 2**34},
+            f"{S1}.predicted.peak_bytes": more(2**34),
+            f"{S1}.predicted.headroom_bytes": more(-(2**34)),
+        },
+        f"{S1}.predicted.peak_bytes",
+    ),
     (
         "memory-negative",
         "dense",

@@ -9,6 +9,8 @@ fit by one of these counts fits nowhere:
    layer's attention matrix (without a fused kernel) and of every layer's input; where ranks replicate one
    another, it has gathered that layer's weights; and where embedding and head are tied but on different
    stages, either has the matrix.
+
+Both leave a margin free beside what they count, since a plan has to fit by the upper estimate of its memory.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ GIB = 1024**3
 CONTEXT_BYTES = 0.75 * GIB  # CUDA context and library workspaces: at least
 COMMUNICATOR_BYTES = 0.25 * GIB  # NCCL's buffers, per communicator: at least
 FRAGMENTATION_FRAC = 0.03  # of the usable memory: at least
+MARGIN_FRAC = 0.1  # of everything held: what must stay free beside it, since counts may be short
 
 
 class Excess(StrEnum):
@@ -38,7 +41,7 @@ class Excess(StrEnum):
 
 def excess(model: ModelSpec, cluster: Cluster, job: Job) -> Excess | None:
     """Returns why a job cannot fit, or None when it may fit by both counts."""
-    if state_bytes(model, job) > usable_bytes(cluster, job):
+    if margined(state_bytes(model, job)) > usable_bytes(cluster, job):
         return Excess.STATES
     return Excess.WHOLE_LAYERS if most_layers(model, cluster, job) < model.num_layers else None
 
@@ -51,6 +54,11 @@ def usable_bytes(cluster: Cluster, job: Job) -> int:
 def state_bytes(model: ModelSpec, job: Job) -> int:
     """Weights, gradients and optimizer states, each once."""
     return num_parameters(model) * bytes_per_parameter(job)
+
+
+def margined(held_bytes: float) -> float:
+    """Bytes that must be there to hold so many."""
+    return (1 + MARGIN_FRAC) * held_bytes
 
 
 def bytes_per_parameter(job: Job) -> int:
@@ -169,7 +177,7 @@ def _room(model: ModelSpec, job: Job, kind: Kind, gpus: int, ends: int) -> Itera
         replicas = gpus // tp
         reserve = _reserve(kind.gpu, 1 + (tp > 1) + (replicas > 1))
         gathered = element * weights / tp * (1 - 1 / replicas)
-        room = kind.gpu.usable_memory_bytes - reserve - states * held / gpus
+        room = kind.gpu.usable_memory_bytes / (1 + MARGIN_FRAC) - reserve - states * held / gpus
         if room < 0:
             yield -1
             continue

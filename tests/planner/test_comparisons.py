@@ -74,7 +74,7 @@ def test_a_plan_on_one_island_is_no_faster_than_that_island_alone() -> None:
 
 
 def test_what_no_island_holds_alone_has_no_time_but_a_reason() -> None:
-    line = lines(example_plan("c2-h100-a100", "llama-3-70b"))["single-island"]
+    line = lines(example_plan("c2-h100-a100", "mixtral-8x7b"))["single-island"]
     assert line.iteration_time_s is None
     assert line.reason == "no island holds the model by itself"
 

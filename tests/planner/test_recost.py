@@ -19,8 +19,8 @@ from tangram.units import NS_PER_S
 PLANS = [
     ("a100-v100-mixed", "gpt3-13b"),
     ("c1-t4-v100-8-8", "gshard-moe-10b"),
-    ("c3-three-islands", "qwen3-30b-a3b"),
-    ("c2-h100-a100", "llama-3-70b"),
+    ("c3-four-islands", "qwen3-30b-a3b"),
+    ("c2-h100-a100", "mixtral-8x7b"),
 ]
 
 
@@ -105,7 +105,7 @@ def test_a_changed_iteration_time_is_reported(factor: float) -> None:
 
 
 def test_a_changed_choice_shows_in_the_costs() -> None:
-    doc = example_plan("c2-h100-a100", "llama-3-70b")
+    doc = example_plan("c3-four-islands", "qwen3-30b-a3b")
     row = next(i for i, row in enumerate(doc.stages[0].recompute) if row.mode == "full")
     changed = tampered(doc, f"pipelines.0.stages.0.recompute.{row}.mode", lambda _: "none")
     where = {where for _, where in found_in(changed)}
@@ -116,7 +116,7 @@ def test_a_changed_choice_shows_in_the_costs() -> None:
 
 
 def test_a_changed_window_shows_in_memory_and_time() -> None:
-    doc = example_plan("c2-h100-a100", "llama-3-70b")
+    doc = example_plan("c3-four-islands", "qwen3-30b-a3b")
     changed = tampered(doc, "pipelines.0.schedule.in_flight.0", lambda window: window + 1)
     codes = {code for code, _ in found_in(changed)}
     assert "stage-cost-differs" in codes

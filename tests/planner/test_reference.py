@@ -205,7 +205,7 @@ def test_no_slice_holds_fewer_bytes_than_its_bound(tied: bool, vocab_size: int) 
 def test_a_tied_matrix_is_not_counted_twice_when_pairs_are_removed() -> None:
     """What fits only because both ends share their matrix is planned, pruned or not."""
     model = small_model(2, tied=True, vocab_size=250_000)
-    cluster = small_cluster([small_node("a", "V100-16GB-SXM2", 1, 8 * GB)])
+    cluster = small_cluster([small_node("a", "V100-16GB-SXM2", 1, 8.8 * GB)])
     done = [
         outcome(model, cluster, Job(4, 128, Precision.FP16), PlanOptions(pruning=pruning))
         for pruning in (Pruning.NONE, Pruning.SAFE)

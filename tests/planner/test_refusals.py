@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 
 import pytest
-from byte_count import GIB, Excess, excess, state_bytes, usable_bytes
+from byte_count import GIB, Excess, excess, margined, state_bytes, usable_bytes
 
 from tangram.cli.main import main
 from tangram.cluster.readers import load_cluster
@@ -18,6 +18,7 @@ from tangram.plan.check import check_plan
 from tangram.plan.schema import PlanDocument
 from tangram.planner.planner import plan
 
+SMALL_JOB = ("--global-batch", "8", "--seq-len", "2048")
 UNITS = {"s": 1.0, "ms": 1e-3}
 REPAIR = re.compile(r"(?P<change>.+): (?P<time>[\d.]+) (?P<unit>s|ms) per step \(predicted\)")
 
@@ -38,8 +39,8 @@ def fp16(global_batch: int, seq_len: int = 2048, **pins: object) -> Job:
     return Job(global_batch, seq_len, Precision.FP16, pins=Pins(**pins))  # type: ignore[arg-type]
 
 
-TOO_MUCH_STATE = Asked(trim_layers(load_model("llama-3-70b"), 8), "8x1xT4@10Gbit", fp16(8))
-DOES_NOT_PACK = Asked(load_model("gpt3-6.7b"), "2x4xT4@50Gbit", fp16(8))
+TOO_MUCH_STATE = Asked(load_model("gpt3-6.7b"), "3x2xT4@50Gbit", fp16(8))
+DOES_NOT_PACK = Asked(trim_layers(load_model("gpt3-6.7b"), 31), "2x4xT4@50Gbit", fp16(8))
 PINNED = Asked(
     load_model("gpt3-1.3b"),
     "1x1xA100-40GB-SXM",
@@ -60,22 +61,42 @@ def test_states_that_exceed_all_memory_are_named_with_the_gibibytes() -> None:
     model, job, cluster = TOO_MUCH_STATE.model, TOO_MUCH_STATE.job, load_cluster(TOO_MUCH_STATE.cluster)
     assert excess(model, cluster, job) is Excess.STATES
     states, usable = state_bytes(model, job) / GIB, usable_bytes(cluster, job) / GIB
-    assert error.message == (f"model states alone exceed the memory of all GPUs by {states - usable:.1f} GiB")
-    assert error.details == (
-        f"model states of llama-3-70b[8 layers]: {states:.1f} GiB (18 bytes per parameter)",
-        f"usable memory: {usable:.1f} GiB on 8 GPUs",
+    due = margined(state_bytes(model, job)) / GIB
+    assert error.message == (
+        f"model states alone exceed the memory of all GPUs by {due - usable:.1f} GiB, "
+        "counting a margin of 10 %"
     )
+    assert error.details == (
+        f"model states of gpt3-6.7b: {states:.1f} GiB (18 bytes per parameter)",
+        f"margin on them: {due - states:.1f} GiB (10 %; --memory-margin)",
+        f"usable memory: {usable:.1f} GiB on 6 GPUs",
+    )
+
+
+def test_a_refusal_counts_the_margin_that_was_asked_for() -> None:
+    """States of 111.7 GiB on 120 GiB: a tenth more is too much, nothing more is not."""
+    asked = Asked(load_model("gpt3-6.7b"), "2x4xT4@50Gbit", fp16(8))
+    cluster = load_cluster(asked.cluster)
+    usual = refusal(asked)
+    over = (margined(state_bytes(asked.model, asked.job)) - usable_bytes(cluster, asked.job)) / GIB
+    assert f"exceed the memory of all GPUs by {over:.2f} GiB, counting a margin of 10 %" in usual.message
+    for frac, said in ((0.0, None), (0.05, "a margin of 5 %:")):
+        job = replace(asked.job, basis=replace(asked.job.basis, memory_margin_frac=frac))
+        error = refusal(replace(asked, job=job))
+        assert error.message.startswith("model states fit, but not together with activations, workspace")
+        assert (said or "activations, workspace and reserve:") in error.message
+        assert ("margin" in f"{error.message} {error.details}") is (said is not None)
 
 
 def test_whole_layers_that_do_not_pack_are_counted() -> None:
     error = refusal(DOES_NOT_PACK)
     cluster = load_cluster(DOES_NOT_PACK.cluster)
     assert excess(DOES_NOT_PACK.model, cluster, DOES_NOT_PACK.job) is Excess.WHOLE_LAYERS
-    assert "not together with activations, workspace and reserve" in error.message
+    assert "not together with activations, workspace, reserve and a margin of 10 %" in error.message
     assert "counted at micro-batch 1, the smallest" in error.details[-1]
-    counted = re.search(r"(\d+) of 34 atoms .* GiB of states find no room", error.message)
+    counted = re.search(r"(\d+) of 33 atoms .* GiB of states find no room", error.message)
     assert counted is not None
-    assert 0 < int(counted[1]) < 34
+    assert 0 < int(counted[1]) < 33
 
 
 def test_pins_that_bind_are_named() -> None:
@@ -139,7 +160,7 @@ def test_a_hopeless_request_says_so() -> None:
 
 
 def test_a_refusal_is_one_page_on_stderr_and_exit_code_3(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["plan", "gpt3-6.7b", "2x4xT4@50Gbit", "--global-batch", "8", "--seq-len", "2048"]
+    argv = ["plan", "gpt3-6.7b", "2x4xT4@50Gbit", "--num-layers", "31", *SMALL_JOB]
     assert main(argv) == 3
     out, err = capsys.readouterr()
     assert not out
@@ -150,7 +171,7 @@ def test_a_refusal_is_one_page_on_stderr_and_exit_code_3(capsys: pytest.CaptureF
 
 
 def test_an_option_named_by_a_repair_works_as_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["plan", "gpt3-6.7b", "2x4xT4@50Gbit", "--global-batch", "8", "--seq-len", "2048"]
+    argv = ["plan", "gpt3-6.7b", "2x4xT4@50Gbit", "--num-layers", "31", *SMALL_JOB]
     assert main(argv) == 3
     printed = re.search(r"\d\. with (--[a-z-]+ \w+)", capsys.readouterr().err)
     assert printed is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tangram.basis import DEFAULT_STACK, SHIPPED_BASIS, CostBasis
@@ -35,7 +35,8 @@ def read_basis(options: BasisOptions) -> BasisInputs:
     """Reads a calibration and a profile store, if any is given, and chooses between what is in them.
 
     Raises:
-        InputError: A file cannot be used, or holds several stacks or clusters of which none is chosen.
+        InputError: A file cannot be used, or holds several stacks or clusters of which none is chosen, or the
+            memory margin is out of range.
         UnknownNameError: A stack or cluster has no constants, or a file names something that there is not.
     """
     if options == BasisOptions():
@@ -50,9 +51,9 @@ def read_basis(options: BasisOptions) -> BasisInputs:
         options.cluster_constants,
         other_stacks={record.stack for record in records or ()},
     )
-    if records is None:
-        return BasisInputs(chosen.basis, None, chosen.assumptions)
-    return BasisInputs(chosen.basis, _measured(records, options, chosen.basis), chosen.assumptions)
+    basis = replace(chosen.basis, memory_margin_frac=options.memory_margin)
+    measured = None if records is None else _measured(records, options, basis)
+    return BasisInputs(basis, measured, chosen.assumptions)
 
 
 def _measured(records: Sequence[LayerTime], options: BasisOptions, basis: CostBasis) -> MeasuredLayers:

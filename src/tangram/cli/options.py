@@ -154,6 +154,15 @@ class BasisOptions:
             text="Profile store whose measured layers override formulas (tangram profile fills one).",
         ),
     ] = None
+    memory_margin: Annotated[
+        float | None,
+        _option(
+            "--memory-margin",
+            metavar="FRAC",
+            text="Memory to keep free beside the best estimate of a peak, as a share of it: 0.1 is 10 % "
+            "(default: the stack's).",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -173,6 +173,20 @@ def stack_constants(name: str = DEFAULT_STACK, overrides: Overrides = ()) -> Sta
     return _stack_shelf(name, overrides)
 
 
+def upper_memory_ratio(basis: CostBasis) -> float:
+    """Returns what the best estimate of a peak is multiplied by to get the upper one, which has to fit.
+
+    The user's margin counts, else the stack's constant.
+
+    Raises:
+        UnknownNameError: An override of the basis has an unknown name.
+        InputError: An override is out of range.
+    """
+    if basis.memory_margin_frac is not None:
+        return 1.0 + basis.memory_margin_frac
+    return stack_constants(basis.stack, basis.overrides).upper_memory_ratio
+
+
 def cluster_constants(name: str = DEFAULT_CLUSTER, overrides: Overrides = ()) -> ClusterConstants:
     """Returns the constants of a cluster; what is not known of it is as in an uncalibrated one."""
     return _cluster_shelf(name, overrides)

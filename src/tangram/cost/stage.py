@@ -11,14 +11,24 @@ import numpy as np
 
 from tangram.cluster.spec import Portion
 from tangram.cost.atoms import TiedShare, itemised_costs
-from tangram.cost.constants import stack_constants
-from tangram.cost.types import AtomCosts, FloatArray, StageConfig, StageConfigs, StageCost
+from tangram.cost.constants import upper_memory_ratio
+from tangram.cost.types import (
+    MARGIN,
+    AtomCosts,
+    FloatArray,
+    StageConfig,
+    StageConfigs,
+    StageCost,
+    with_margin,
+)
 from tangram.errors import InternalError
 from tangram.job import Job
 from tangram.model.atoms import Atom
 from tangram.model.spec import ModelSpec
 
-MEMORY_ITEMS = ("weights", "gradients", "optimizer", "activations", "workspace", "reserve")
+_ESTIMATED = ("weights", "gradients", "optimizer", "activations", "workspace", "reserve")
+
+MEMORY_ITEMS = (*_ESTIMATED, MARGIN)
 """Keys of ``StageCost.memory``, in print order."""
 
 
@@ -38,7 +48,8 @@ def stage_cost(
     """Returns time and memory of a stage: sums over :func:`tangram.cost.atoms.atom_costs`.
 
     Memory counts ``min(in_flight, num_micro_batches)`` micro-batches of activations, and the largest
-    workspace: of any atom, or of re-running a recomputed one.
+    workspace: of any atom, or of re-running a recomputed one. The margin comes on top of all other items, so
+    that their sum is the upper estimate, by which a stage fits or does not.
 
     Args:
         model: The whole model.
@@ -53,7 +64,9 @@ def stage_cost(
         itemise: Answers like :func:`tangram.cost.atoms.itemised_costs`; a caller may have answers in store.
 
     Raises:
-        InputError: The GPU has no arithmetic in the job's precision.
+        InputError: The GPU has no arithmetic in the job's precision, or an override of its basis is out of
+            range.
+        UnknownNameError: An override has an unknown name.
         InternalError: ``recomputed`` is not as long as ``atoms``, or the configuration is not one of this
             portion.
     """
@@ -73,6 +86,7 @@ def stage_cost(
     for name, seconds in tied.step._asdict().items():
         components[name] -= float(seconds[0])
     components["recompute"] = recompute_s
+    ratio = upper_memory_ratio(job.basis)
     memory = (
         _sum(counts, costs.weight_bytes) - float(tied.held.weights[0]),
         _sum(counts, costs.gradient_bytes) - float(tied.held.gradients[0]),
@@ -85,29 +99,12 @@ def stage_cost(
         forward_s=_sum(counts, costs.forward_s),
         backward_s=_sum(counts, costs.backward_s) + recompute_s,
         step_s=_sum(counts, costs.step_s) - float(costs.tied_step_s[0]),
-        memory=dict(zip(MEMORY_ITEMS, memory, strict=True)),
+        memory=with_margin(dict(zip(_ESTIMATED, memory, strict=True)), ratio),
         activation_bytes=activation_bytes,
+        upper_ratio=ratio,
         capacity_bytes=portion.island.gpu.usable_memory_bytes,
         components=components,
     )
-
-
-def upper_peak_bytes(cost: StageCost, job: Job) -> float:
-    """Returns the peak that a stage's GPU is planned for: what fewer than 1 run of 50 exceeds.
-
-    It is the best estimate times the stack's ``upper_memory_ratio``, so a stage fits where its best estimate
-    is at most the capacity divided by that ratio.
-
-    Args:
-        cost: What the stage costs.
-        job: Names the stack.
-
-    Raises:
-        UnknownNameError: An override of the job's basis has an unknown name.
-        InputError: An override is out of range.
-    """
-    stack = stack_constants(job.basis.stack, job.basis.overrides)
-    return cost.peak_bytes * stack.upper_memory_ratio
 
 
 def recompute_order(costs: AtomCosts, config: int, recomputable: Sequence[bool] | None = None) -> list[int]:

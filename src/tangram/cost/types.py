@@ -7,7 +7,7 @@ shape ``(num_atoms, num_configs)`` unless stated.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,9 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 Number = float | FloatArray
 """A scalar, or an array with one entry per configuration."""
+
+MARGIN = "margin"
+"""The item of memory that lies between the best estimate of a peak and the upper one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +167,10 @@ class StageCost:
         forward_s, backward_s: Per micro-batch; ``backward_s`` includes recomputation.
         step_s: Gradient synchronisation and optimizer after the last backward.
         memory: Bytes per item, in print order: ``weights``, ``gradients``, ``optimizer``, ``activations``
-            (all in flight), ``workspace``, ``reserve``.
-        activation_bytes: Per micro-batch in flight.
+            (all in flight), ``workspace``, ``reserve``, and ``margin``, which makes their sum the upper
+            estimate.
+        activation_bytes: Per micro-batch in flight, without margin.
+        upper_ratio: Upper over best estimate of the peak.
         capacity_bytes: What the GPU has.
         components: As in :class:`AtomCosts`, plus ``recompute``.
     """
@@ -175,6 +180,7 @@ class StageCost:
     step_s: float
     memory: Mapping[str, float]
     activation_bytes: float
+    upper_ratio: float
     capacity_bytes: int
     components: Mapping[str, float]
 
@@ -185,5 +191,26 @@ class StageCost:
 
     @property
     def peak_bytes(self) -> float:
-        """Peak memory of a GPU of the stage."""
+        """Upper estimate of the peak memory of a GPU of the stage: what has to fit."""
         return sum(self.memory.values())
+
+    @property
+    def best_peak_bytes(self) -> float:
+        """Best estimate of it: the items without the margin."""
+        return sum(size for name, size in self.memory.items() if name != MARGIN)
+
+    def holding(self, num_micro_batches: int) -> StageCost:
+        """Returns the same stage with the activations of so many micro-batches."""
+        held = {**self.memory, "activations": num_micro_batches * self.activation_bytes}
+        return replace(self, memory=with_margin(held, self.upper_ratio))
+
+
+def with_margin(memory: Mapping[str, float], upper_ratio: float) -> dict[str, float]:
+    """Returns items of memory with the margin behind them: what fewer than 1 run of 50 exceeds.
+
+    Args:
+        memory: Bytes per item; a margin among them is replaced.
+        upper_ratio: Upper over best estimate of the peak.
+    """
+    items = {name: size for name, size in memory.items() if name != MARGIN}
+    return {**items, MARGIN: (upper_ratio - 1.0) * sum(items.values())}

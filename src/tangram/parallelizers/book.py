@@ -8,7 +8,7 @@ checks it. But a model has few kinds of atoms and a portion few configurations, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
 
@@ -73,8 +73,7 @@ class StageBook:
         alone = self._stages[key]
         if in_flight == 1:
             return alone
-        held = min(in_flight, self.num_micro_batches) * alone.activation_bytes
-        return replace(alone, memory={**alone.memory, "activations": held})
+        return alone.holding(min(in_flight, self.num_micro_batches))
 
     def faults(
         self, portion: Portion, stage: StageChoice, check: Callable[[StageChoice], Sequence[str]]

@@ -207,7 +207,8 @@ def _memory_faults(request: Request, stage: StageChoice, in_flight: int) -> list
     if cost.peak_bytes <= cost.capacity_bytes:
         return []
     over = format_bytes(cost.peak_bytes - cost.capacity_bytes)
-    return [f"it needs {over} more than a GPU has with {in_flight} micro-batches in flight"]
+    margin = f" and a margin of {100 * (cost.upper_ratio - 1):.3g} %" if cost.upper_ratio > 1 else ""
+    return [f"it needs {over} more than a GPU has with {in_flight} micro-batches in flight{margin}"]
 
 
 def _column_faults(request: TableRequest, table: OptionTable) -> list[str]:

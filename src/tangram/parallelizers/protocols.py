@@ -170,7 +170,10 @@ class SlicePlanner(Protocol):
     capabilities: Capabilities
 
     def plan(self, request: SliceRequest) -> Sequence[SlicePlan]:
-        """Returns slice plans that fit at ``request.in_flight``; empty when none does."""
+        """Returns slice plans that fit at ``request.in_flight``; empty when none does.
+
+        What fits is said by the upper estimate, :attr:`tangram.cost.types.StageCost.peak_bytes`.
+        """
         ...
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from tangram.cluster.spec import Portion
 from tangram.cost.atoms import atom_costs
+from tangram.cost.constants import upper_memory_ratio
 from tangram.cost.types import AtomCosts, BoolArray, FloatArray, IntArray, StageConfig, StageConfigs
 from tangram.job import Job
 from tangram.model.atoms import Atom
@@ -22,7 +23,7 @@ from tangram.model.spec import ModelSpec
 from tangram.parallelizers.contents import Contents
 
 SPARE_BYTES = 8.0
-"""Left free by every stage: rounding its six items up, or adding them in another order, breaks no plan."""
+"""Left free by every stage: rounding its items up, or adding them in another order, breaks no plan."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -36,8 +37,8 @@ class StageTotals:
         forward_s, backward_s, step_s: Sums; once the tied embedding where both ends are in the slice.
         activation_bytes: Per micro-batch in flight.
         workspace_bytes: The largest of any atom.
-        room_bytes: What is left for activations: capacity without model states, workspace and reserve; may be
-            below zero.
+        room_bytes: What is left for activations: what best estimates may take of the GPU (its capacity
+            without the margin), without model states, workspace and reserve; may be below zero.
     """
 
     counts: IntArray
@@ -113,7 +114,8 @@ def stage_totals(
     tied = (both_ends & model.tied_embeddings).astype(np.float64)[:, None]
     workspace = _largest(counts, costs.workspace_bytes)
     states = _sum(counts, costs.state_bytes) - tied * costs.tied_bytes
-    capacity = portion.island.gpu.usable_memory_bytes - SPARE_BYTES
+    # The upper estimate must fit: the best one times the ratio.
+    capacity = portion.island.gpu.usable_memory_bytes / upper_memory_ratio(job.basis) - SPARE_BYTES
     return StageTotals(
         counts=contents.counts,
         recomputable=~(embedding | head),

@@ -11,6 +11,7 @@ from tangram.job import Precision
 from tangram.plan.section import Positive, Section
 
 Factor = Annotated[float, Field(gt=0)]
+Margin = Annotated[float, Field(ge=0, le=1)]
 Name = Annotated[str, Field(min_length=1)]
 
 
@@ -63,12 +64,15 @@ class BasisSection(Section):
         cluster: Shelf of constants of the links.
         overrides: The user's constants.
         measured: Factors from measured layers, of those atoms and degrees that the plan uses.
+        memory_margin_frac: What the user adds to the best estimate of peak memory, as a share of it; null
+            where the stack's constant counts.
     """
 
     stack: Name
     cluster: Name
     overrides: list[OverrideSection] = Field(default_factory=list)
     measured: list[FactorSection] = Field(default_factory=list)
+    memory_margin_frac: Margin | None = None
 
     @staticmethod
     def of(basis: CostBasis) -> BasisSection | None:
@@ -91,6 +95,7 @@ class BasisSection(Section):
                 )
                 for factor in sorted(basis.measured.factors, key=lambda factor: factor.key)
             ],
+            memory_margin_frac=basis.memory_margin_frac,
         )
 
     def to_basis(self, precision: Precision, seq_len: int) -> CostBasis:
@@ -110,4 +115,5 @@ class BasisSection(Section):
             cluster=self.cluster,
             overrides=tuple(Override(o.shelf, o.owner, o.constant, o.value) for o in self.overrides),
             measured=MeasuredTable(precision.value, seq_len, factors) if factors else MeasuredTable(),
+            memory_margin_frac=self.memory_margin_frac,
         )

@@ -83,8 +83,9 @@ class StagePrediction(Section):
         in_flight: Micro-batches whose activations the memory figure holds: the window, at most all of them.
         activation_bytes: Activations per micro-batch in flight.
         memory: Bytes per item: ``weights``, ``gradients``, ``optimizer``, ``activations`` (all in flight),
-            ``workspace``, ``reserve``.
-        peak_bytes: Their sum.
+            ``workspace``, ``reserve``; and ``margin``, what the upper estimate adds to the best one (none
+            where it is missing).
+        peak_bytes: Their sum, which has to fit.
         capacity_bytes: What the GPU has.
         headroom_bytes: Capacity minus peak.
         components: Seconds per cause (matmul, attention, tp...), for print.

@@ -154,8 +154,9 @@ def max_in_flight(request: TableRequest, costs: Sequence[StageCost]) -> int:
         offset = len(costs) - 1 - place
         if cost.activation_bytes <= 0:
             continue
-        room = cost.capacity_bytes - (cost.peak_bytes - cost.activation_bytes)
-        fits = floor(room / cost.activation_bytes)
+        each = cost.activation_bytes * cost.upper_ratio
+        room = cost.capacity_bytes - (cost.peak_bytes - each)
+        fits = floor(room / each)
         if fits < request.num_micro_batches:
             limit = min(limit, fits - offset)
     return limit

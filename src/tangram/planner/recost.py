@@ -10,7 +10,7 @@ from tangram.cluster.islands import build_islands
 from tangram.cluster.spec import Cluster, Island, Portion
 from tangram.cluster.tolerances import Tolerances
 from tangram.cost.constants import check_override
-from tangram.cost.types import StageConfig
+from tangram.cost.types import MARGIN, StageConfig, StageCost
 from tangram.errors import InputError
 from tangram.job import Recompute
 from tangram.model.atoms import Atom, cut_atoms, parse_granularity
@@ -25,7 +25,7 @@ from tangram.planner.traffic import EdgeBook
 from tangram.simulate.engine import simulate
 from tangram.simulate.pipeline import SimEdge, SimPipeline, SimStage
 from tangram.simulate.timeline import Timeline
-from tangram.units import NS_PER_S
+from tangram.units import NS_PER_S, format_bytes
 
 RELATIVE_TOLERANCE = 1e-6
 """Documents round to nine digits; anything beyond this is a different number."""
@@ -109,12 +109,13 @@ def cost_violations(doc: PlanDocument) -> list[Violation]:
             "forward_s": (stage.predicted.forward_s, sim.forward_ns / NS_PER_S),
             "backward_s": (stage.predicted.backward_s, sim.backward_ns / NS_PER_S),
             "step_s": (stage.predicted.step_s, sim.step_ns / NS_PER_S),
-            "peak_bytes": (float(stage.predicted.peak_bytes), cost.peak_bytes),
+            **_memory_pairs(stage, cost),
         }
         if idx < len(placed.pipeline.edges):
             edge = placed.pipeline.edges[idx]
             pairs["send_forward_s"] = (stage.predicted.send_forward_s or 0.0, edge.forward_ns / NS_PER_S)
         found += _differences(pairs, where, "stage-cost-differs")
+        found += _without_margin(stage, cost, where)
     again = prediction(placed, simulate(placed.pipeline))
     pairs = {"iteration_time_s": (doc.prediction.iteration_time_s, again.iteration_time_s)}
     return found + _differences(pairs, "prediction", "iteration-time-differs")
@@ -130,6 +131,29 @@ def _broken_constants(overrides: Iterable[Override]) -> list[Violation]:
         except InputError as error:
             found.append(Violation("basis-invalid", f"job.basis ({place})", f"{error.message}; {error.hint}"))
     return found
+
+
+def _memory_pairs(stage: StageSection, cost: StageCost) -> dict[str, tuple[float, float]]:
+    """A plan that states no margin is taken to state best estimates."""
+    stated = stage.predicted
+    if MARGIN not in stated.memory:
+        return {"peak_bytes": (float(stated.peak_bytes), cost.best_peak_bytes)}
+    margins = float(stated.memory[MARGIN]), cost.memory[MARGIN]
+    return {"peak_bytes": (float(stated.peak_bytes), cost.peak_bytes), f"memory.{MARGIN}": margins}
+
+
+def _without_margin(stage: StageSection, cost: StageCost, where: str) -> list[Violation]:
+    """What a plan without margins is not checked for by its own figures: whether upper estimates fit."""
+    if MARGIN in stage.predicted.memory or cost.peak_bytes <= cost.capacity_bytes:
+        return []
+    return [
+        Violation(
+            "memory-over-capacity",
+            f"{where}.peak_bytes",
+            f"{format_bytes(cost.peak_bytes)}, with a margin of {100 * (cost.upper_ratio - 1):.3g} %, do not "
+            f"fit into the GPU's {format_bytes(cost.capacity_bytes)}",
+        )
+    ]
 
 
 def _islands(doc: PlanDocument, cluster: Cluster) -> tuple[Island, ...]:

@@ -17,6 +17,7 @@ import numpy as np
 from tangram.basis import MeasuredTable
 from tangram.cluster.spec import Island, Portion
 from tangram.cost.atoms import atom_costs
+from tangram.cost.constants import upper_memory_ratio
 from tangram.cost.factors import applies
 from tangram.cost.types import BoolArray, FloatArray, StageConfig, StageConfigs
 from tangram.job import Job
@@ -35,7 +36,8 @@ class Reference:
         state_bytes: Model states that must lie on GPUs; shape ``(num_atoms,)``.
         tied_bytes: Of them, what embedding and head share when one stage holds both.
         num_gpus: Per island; shape ``(num_islands,)``.
-        usable_bytes: Memory of one GPU per island; shape ``(num_islands,)``.
+        usable_bytes: What best estimates may take of one GPU per island: its memory without the margin; shape
+            ``(num_islands,)``.
     """
 
     gpu_seconds: FloatArray
@@ -128,6 +130,7 @@ def reference(
     position = np.array([order[atom.fingerprint] for atom in atoms])
     config = StageConfigs.of([StageConfig(dp=1, tp=1)])
     times, states, tied = [], np.zeros(len(atoms)), 0.0
+    ratio = upper_memory_ratio(job.basis)
     for island in islands:
         alone = Portion(island, 1, 1)
         costs = atom_costs(model, tuple(kinds.values()), alone, config, micro_batch, formulas)
@@ -147,5 +150,5 @@ def reference(
         state_bytes=states,
         tied_bytes=tied,
         num_gpus=np.array([float(i.num_gpus) for i in islands]),
-        usable_bytes=np.array([float(i.gpu.usable_memory_bytes) for i in islands]),
+        usable_bytes=np.array([i.gpu.usable_memory_bytes / ratio for i in islands]),
     )

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tangram.cluster.spec import Cluster, Island, Node
+from tangram.cost.constants import upper_memory_ratio
 from tangram.errors import InfeasibleError
 from tangram.job import Job, OptimizerSpec, Pins
 from tangram.planner.search import Search
@@ -45,28 +46,28 @@ def _binding(search: Search) -> tuple[str, list[str]]:
     smallest = min(search.sizes, key=lambda s: s.size)
     ref = smallest.reference
     states = ref.total_state_bytes
-    usable = float((ref.num_gpus * ref.usable_bytes).sum())
+    ratio = upper_memory_ratio(search.job.basis)  # Of best estimates; capacities are printed as they are.
+    usable = float((ref.num_gpus * ref.usable_bytes).sum()) * ratio
     job, model = search.job, search.model
     kept = job.precision.element_bytes + job.optimizer.gradient_bytes + job.optimizer.state_bytes
     if not job.precision.is_mixed:
         kept = 2 * job.precision.element_bytes + job.optimizer.moment_bytes
     details = [
         f"model states of {model.name}: {format_bytes(states)} ({kept} bytes per parameter)",
+        *_margin_details(states, ratio),
         f"usable memory: {format_bytes(usable)} on {search.space.num_gpus} GPUs",
     ]
     details += [f"{island.gpu.name} is not counted: {reason}" for island, reason in search.space.excluded]
-    if states > usable:
-        return (
-            f"model states alone exceed the memory of all GPUs by {format_bytes(states - usable)}",
-            details,
-        )
+    if states * ratio > usable:
+        over = format_bytes(states * ratio - usable)
+        return f"model states alone exceed the memory of all GPUs by {over}{_counting(ratio)}", details
     largest_idx = int(ref.state_bytes.argmax())
-    atom_bytes = float(ref.state_bytes[largest_idx])
-    roomiest = max(float(u) * i.num_gpus for u, i in zip(ref.usable_bytes, search.space.islands, strict=True))
+    atom_bytes = float(ref.state_bytes[largest_idx]) * ratio
+    roomiest = max(float(i.gpu.usable_memory_bytes) * i.num_gpus for i in search.space.islands)
     if atom_bytes > roomiest:
         message = (
-            f"atom {largest_idx} alone needs {format_bytes(atom_bytes)} of model states, the largest island "
-            f"has {format_bytes(roomiest)}"
+            f"atom {largest_idx} alone needs {format_bytes(atom_bytes)} of model states"
+            f"{_counting(ratio)}; the largest island has {format_bytes(roomiest)}"
         )
         return message, details
     covered, short = search.coverage(smallest)
@@ -79,13 +80,31 @@ def _binding(search: Search) -> tuple[str, list[str]]:
     if pins:
         details.append(f"pinned: {pins}")
     what = "with what is pinned, " if pins else ""
-    message = f"{what}model states fit, but not together with activations, workspace and reserve"
+    others = "activations, workspace and reserve"
+    if ratio > 1:
+        others = f"activations, workspace, reserve and a margin of {_percent(ratio)}"
+    message = f"{what}model states fit, but not together with {others}"
     if not pins:
         message += (
             f": {total - covered} of {total} atoms (layers and ends of the model) with "
             f"{format_bytes(short)} of states find no room"
         )
     return message, details
+
+
+def _margin_details(states: float, ratio: float) -> list[str]:
+    if ratio == 1:
+        return []
+    margin = format_bytes((ratio - 1) * states)
+    return [f"margin on them: {margin} ({_percent(ratio)}; --memory-margin)"]
+
+
+def _counting(ratio: float) -> str:
+    return f", counting a margin of {_percent(ratio)}" if ratio > 1 else ""
+
+
+def _percent(ratio: float) -> str:
+    return f"{100 * (ratio - 1):.3g} %"
 
 
 def _repairs(search: Search) -> Iterator[Repair]:

@@ -137,7 +137,9 @@ def _legend(doc: PlanDocument) -> str:
     parts = [
         "fwd + bwd: time of one micro-batch",
         "w: micro-batches in flight",
-        "peak memory: of the fullest GPU, against what it can allocate",
+        "peak memory: of the fullest GPU, with a margin, against what it can allocate"
+        if any(stage.predicted.memory.get("margin") for stage in doc.stages)
+        else "peak memory: of the fullest GPU, against what it can allocate",
     ]
     kinds = {stage.predicted.in_flight for stage in doc.stages}
     if kinds == {1}:
