@@ -176,6 +176,52 @@ def aims_table(scores: Scores, aims: Sequence[tuple[str, Where, float | None, fl
     return table(["rows", "number", "aim", "reached", "met"], lines)
 
 
+def residual_table(scores: Scores) -> str:
+    """What the errors are made of: unseen configurations, the form, factors common to many rows, repeats."""
+    lines = []
+    for name, chosen, _, _ in AIMS:
+        where = np.array([idx for idx, run in enumerate(scores.runs) if chosen(run)])
+        runs = [scores.runs[idx] for idx in where]
+        inside = np.log1p(scores.inside[where])
+        by_gpu = without_common(inside, [f"{run.origin.source} {run.origin.gpu}" for run in runs])
+        recipes = [f"{run.origin.source} {run.origin.gpu} {run.model.name}" for run in runs]
+        keys = [run.key for run in runs]
+        again = np.array([keys.count(key) > 1 for key in keys])
+        # Of the measurements themselves: the model predicts the same for each repeat.
+        repeats = without_common(np.log(measured(runs, scores.target)), keys)[again]
+        lines.append(
+            [
+                name,
+                percent(float(np.abs(scores.folds[:, where]).mean())),
+                percent(float(np.abs(scores.inside[where]).mean())),
+                *(percent(mean_size(part)) for part in (by_gpu, without_common(inside, recipes))),
+                f"{percent(mean_size(repeats))} ({len(repeats)} rows)" if again.any() else "-",
+            ]
+        )
+    headers = [
+        "rows",
+        "five folds",
+        "fitted on",
+        "less a factor per GPU",
+        "less a factor per model",
+        "repeats",
+    ]
+    return table(headers, lines)
+
+
+def mean_size(logs: np.ndarray) -> float:
+    return float(np.abs(np.expm1(logs)).mean())
+
+
+def without_common(values: np.ndarray, groups: Sequence[str]) -> np.ndarray:
+    """What is left of logarithms when each group has its median taken away."""
+    left = values.copy()
+    for group in set(groups):
+        same = [idx for idx, name in enumerate(groups) if name == group]
+        left[same] -= np.median(values[same])
+    return left
+
+
 def refit_table(scores: Scores) -> str:
     """Every source predicted from the others, blind and with ten rows to re-fit five constants."""
     lines, reached = [], []
@@ -277,6 +323,7 @@ def sections(folder: Path, num_splits: int) -> tuple[dict[str, str], list[Scores
         found[f"{target}-aims"] = aims_table(scores, aims)
         found[str(target)] = errors_table(scores, with_trivial=target is Target.TIME)
         if target is Target.TIME:
+            found["residual"] = residual_table(scores)
             found["refit"] = refit_table(scores)
             found["constants"] = (
                 f"{len(scores.fitted)} constants on {len(scores.runs)} rows; on a bound: "

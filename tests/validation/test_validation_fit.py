@@ -56,6 +56,20 @@ def test_bad_rows_pull_little(runs: list[Run]) -> None:
     assert found[0].value == pytest.approx(1.2, rel=0.05)
 
 
+def test_repeats_count_less_than_configurations(runs: list[Run]) -> None:
+    """One configuration says 1.3, the others 1.2: repeating it, which says nothing new, moves little."""
+    odd, rest = made_up(runs, [KERNELS], [1.3]), made_up(runs, [KERNELS], [1.2])[1:]
+
+    def shift(*more: Run) -> float:
+        with_more, without = (
+            fit(RunBatch.of(rows), [KERNELS], Target.TIME)[0] for rows in ([*more, *rest], rest)
+        )
+        return float(np.log(with_more.value / without.value))
+
+    assert 0 < shift(odd[0]) < shift(*[odd[0]] * 12) < 1.5 * shift(odd[0])
+    assert shift(*odd[:4]) > 2 * shift(odd[0])
+
+
 def test_a_constant_on_its_bound_is_reported(runs: list[Run]) -> None:
     """No stack is many times as slow as another: times that want it push against the bound."""
     found = fit(RunBatch.of(made_up(runs, [KERNELS], [9.0])), [KERNELS], Target.TIME)

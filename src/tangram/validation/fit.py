@@ -2,13 +2,14 @@
 
 Residuals are differences of logarithms, so that 10 % too slow counts as much as 10 % too fast and a step of a
 minute as much as one of a second; their loss is soft (quadratic up to ``SCALE``, linear beyond), so that a
-bad row cannot pull far. Every constant is fitted by its logarithm, from its shipped value, with the spread
-and the bounds that ``constants.json`` gives it: a prior counts like one row that is off by ``SCALE`` for each
-spread away from it.
+bad row cannot pull far, and repeats of one configuration count less than as many configurations. Every
+constant is fitted by its logarithm, from its shipped value, with the spread and the bounds that
+``constants.json`` gives it: a prior counts like one row that is off by ``SCALE`` for each spread from it.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,6 +27,10 @@ from tangram.validation.slots import Base, Shelves, Slot
 
 SCALE = 0.05
 """Relative error up to which residuals count quadratically: about what repeats of a run differ by."""
+
+REPEATS_SHARE = 0.75
+"""How far errors of repeats of a configuration are correlated: they share what the form gets wrong there,
+some 4 %, and differ by some 2 to 3 %; 4^2 / (4^2 + 2.3^2) = 0.75."""
 
 _TOLERANCE, _MOST_STEPS = 1e-5, 60
 _STEP = 1e-4  # of a logarithm, for derivatives
@@ -112,6 +117,7 @@ def fit(
         return [_fitted(s, p, 0.0, -1e9, 1e9) for s, p in zip(slots, prior, strict=True)]
 
     groups = shelves.groups(batch.run_of_column)
+    weight = _weights([run.key for run, has in zip(batch.runs, known, strict=True) if has])
     row_of_run = np.cumsum(known) - 1
 
     def off(logs: FloatArray) -> FloatArray:
@@ -120,7 +126,7 @@ def fit(
         return found
 
     def residuals(logs: FloatArray) -> FloatArray:
-        return np.concatenate([_soft(off(logs)), (logs - prior) / spread])
+        return np.concatenate([weight * _soft(off(logs)), (logs - prior) / spread])
 
     def jacobian(logs: FloatArray) -> FloatArray:
         base, rows = off(logs), np.zeros((int(known.sum()), len(slots)))
@@ -131,7 +137,7 @@ def fit(
             for position, runs in group:
                 taken = row_of_run[runs & known]
                 rows[taken, position] = change[taken]
-        return np.concatenate([rows * _soft_slope(base)[:, None], np.diag(1 / spread)])
+        return np.concatenate([rows * (weight * _soft_slope(base))[:, None], np.diag(1 / spread)])
 
     begin = np.log([entry.value for entry in start]) if start else prior
     found = _least_squares()(
@@ -149,6 +155,15 @@ def fit(
         _fitted(slot, x, deviation, lowest, highest)
         for slot, x, deviation, lowest, highest in zip(slots, found.x, sd, low, high, strict=True)
     ]
+
+
+def _weights(keys: Sequence[str]) -> FloatArray:
+    """Factors on residuals: n repeats of a configuration count as ``n / (1 + REPEATS_SHARE (n - 1))`` runs.
+
+    That is how many independent ones would have a mean of the same variance.
+    """
+    repeats = Counter(keys)
+    return np.array([(1 + REPEATS_SHARE * (repeats[key] - 1)) ** -0.5 for key in keys], dtype=np.float64)
 
 
 def _soft(off: FloatArray) -> FloatArray:
