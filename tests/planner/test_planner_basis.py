@@ -23,7 +23,7 @@ from tangram.planner.recost import cost_violations, recost_plan, simulate_plan
 CASES = [
     ("a100-v100-mixed", "gpt3-13b"),
     ("c1-t4-v100-8-8", "gshard-moe-10b"),
-    ("c2-h100-a100", "llama-3-70b"),
+    ("c2-h100-a100", "mixtral-8x7b"),
 ]
 
 
