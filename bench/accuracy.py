@@ -10,7 +10,6 @@ Takes some minutes. The shipped calibration is made by ``tangram calibrate`` fro
 from __future__ import annotations
 
 import argparse
-import json
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,11 +18,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 
+from markdown import DOCS, table, write_sections
 from tangram.cost import constants
 from tangram.cost.constants import Shelf
-from tangram.validation.bands import COVERED, bands
-from tangram.validation.calibration_file import Scores, calibrate, calibration_document, groups_of
-from tangram.validation.fit import Fitted, Target, fit, measured, predicted
+from tangram.validation.bands import COVERED
+from tangram.validation.calibration import errors_of
+from tangram.validation.calibration_file import Scores, calibrate, calibration_text, group_errors, time_bands
+from tangram.validation.fit import Target, fit, measured
 from tangram.validation.folds import spread_choice
 from tangram.validation.pipelines import RunBatch
 from tangram.validation.predict import REFITTED, predict
@@ -31,7 +32,7 @@ from tangram.validation.ranking import job_key, top_1_regret
 from tangram.validation.reading import read_runs
 from tangram.validation.run import Run
 from tangram.validation.scores import trivial_errors
-from tangram.validation.slots import Shelves, owners_of, unfitted
+from tangram.validation.slots import owners_of, unfitted
 
 FITTED = (
     "llm_foundry",
@@ -52,7 +53,6 @@ FITTED = (
 RANKED = ("bigscience_bloom_a100", "vtrain_multi", "amp_heterogeneous")
 MIXED = ("sailor_validation", "amp_heterogeneous")
 REFIT_ROWS = 10
-TARGET = Path(__file__).parents[1] / "docs" / "accuracy.md"
 
 
 def runs_of(folder: Path, names: Sequence[str]) -> list[Run]:
@@ -64,32 +64,25 @@ def percent(value: float) -> str:
     return f"{100 * value:.1f}"
 
 
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(headers) + " |", "| " + " | ".join("---" for _ in headers) + " |"]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
-
-
 def errors_table(scores: Scores, *, with_trivial: bool) -> str:
     """One line per file, GPU, experts and 8 bit."""
     headers = ["rows of", "GPU", "rows", "fitted on", "five folds", "median", "worst", "model left out"]
     headers += ["source left out", *(["one constant"] if with_trivial else [])]
     lines = []
-    for (file, gpu, moe, narrow), where in groups_of(scores.runs).items():
-        folds = np.abs(scores.folds[:, where])
-        means = folds.mean(axis=1)
+    for group in group_errors(scores):
         cells = [
-            file.removesuffix(".csv"),
-            gpu + " MoE" * moe + " 8 bit" * narrow,
-            str(len(where)),
-            percent(float(np.abs(scores.inside[where]).mean())),
-            f"**{percent(float(means.mean()))}** +- {percent(float(means.std()))}",
-            percent(float(np.median(folds, axis=1).mean())),
-            percent(float(folds.max())),
-            percent(float(np.abs(scores.model[where]).mean())),
-            percent(float(np.abs(scores.source[where]).mean())),
+            group.file.removesuffix(".csv"),
+            group.gpu + group.kind,
+            str(group.rows),
+            percent(group.in_sample),
+            f"**{percent(group.five_fold)}** +- {percent(group.five_fold_spread)}",
+            percent(group.five_fold_median),
+            percent(group.five_fold_worst),
+            percent(group.model_left_out),
+            percent(group.source_left_out),
         ]
         if with_trivial:
-            trivial = trivial_errors([scores.runs[idx] for idx in where])
+            trivial = trivial_errors([scores.runs[idx] for idx in group.where])
             cells.append(percent(trivial.mape) if trivial else "-")
         lines.append(cells)
     return table(headers, lines)
@@ -236,7 +229,9 @@ def refit_table(scores: Scores) -> str:
         before = [*unfitted(), *((entry.slot, entry.value) for entry in base)]
         again = fit(RunBatch.of([own[idx] for idx in picked]), REFITTED, Target.TIME, base=before)
         rest = [run for idx, run in enumerate(own) if idx not in picked]
-        blind, refitted = (np.abs(errors(rest, base + more)) for more in ([], again))
+        blind, refitted = (
+            np.abs(errors_of(rest, Target.TIME, base + more, unfitted())) for more in ([], again)
+        )
         covered = float((blind <= band_without(scores, source, own[0])).mean())
         reached.append(float(refitted.mean()))
         lines.append(
@@ -251,13 +246,6 @@ def refit_table(scores: Scores) -> str:
         f"{REFIT_ROWS} rows re-fitted",
     ]
     return table(headers, lines)
-
-
-def errors(runs: Sequence[Run], fitted: Sequence[Fitted]) -> np.ndarray:
-    batch = RunBatch.of(runs)
-    shelves = Shelves(batch, [entry.slot for entry in fitted], unfitted())
-    values = predicted(batch, shelves.constants(entry.value for entry in fitted), Target.TIME)
-    return np.asarray(values / measured(runs, Target.TIME) - 1)
 
 
 def band_without(scores: Scores, source: str, like: Run) -> float:
@@ -339,15 +327,6 @@ def shipped_again() -> None:
         shelf.cache_clear()
 
 
-def write(found: dict[str, str]) -> None:
-    page = TARGET.read_text(encoding="utf-8")
-    for name, text in found.items():
-        begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
-        before, rest = page.split(begin)
-        page = f"{before}{begin}\n{text}\n{end}{rest.split(end)[1]}"
-    TARGET.write_text(page, encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -361,15 +340,13 @@ def main() -> None:
     options = parser.parse_args()
     found, scores = sections(options.folder, options.splits)
     if options.calibration is not None:
-        made = [band for part in scores[:1] for band in bands(part.runs, part.folds, part.source)]
-        text = json.dumps(calibration_document(scores, made), indent=2, ensure_ascii=False) + "\n"
-        options.calibration.write_text(text, encoding="utf-8")
+        options.calibration.write_text(calibration_text(scores, time_bands(scores)), encoding="utf-8")
         shipped_again()
     found |= {"ranking": ranking_table(options.folder), "mixed": mixed_table(options.folder)}
     for name, text in found.items():
         print(f"\n## {name}\n\n{text}")
     if options.write:
-        write(found)
+        write_sections(DOCS / "accuracy.md", found)
 
 
 if __name__ == "__main__":

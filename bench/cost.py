@@ -10,10 +10,10 @@ import argparse
 import time
 import tracemalloc
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
+from markdown import DOCS, table, write_sections
 from planning import cpu_name
 from tangram.cluster.islands import build_islands
 from tangram.cluster.readers import load_cluster
@@ -29,8 +29,6 @@ from tangram.job import Job, Precision
 from tangram.model.atoms import cut_atoms
 from tangram.model.load import load_model
 
-TARGET = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- cost: begin -->", "<!-- cost: end -->"
 ROWS = 100_000
 STAGES = 1_000
 
@@ -67,12 +65,12 @@ def measure() -> str:
     def one() -> object:
         return stage_cost(model, atoms, portion, configs[0], 64, 16, 1, [False] * len(atoms), job)
 
-    def table() -> object:
+    def many_configs() -> object:
         return atom_costs(model, atoms[:1] + atoms[1:2] + atoms[-1:], portion, many, 64, job)
 
     cases = (
         ("one stage of 40 layers (`stage_cost`)", one, 1, 200),
-        (f"a table of {ROWS:,} configurations (`atom_costs`)", table, ROWS, 3),
+        (f"a table of {ROWS:,} configurations (`atom_costs`)", many_configs, ROWS, 3),
         (
             f"{STAGES:,} stages with constants of their own (`StageBatch.costs`)",
             lambda: batch.costs(constants),
@@ -80,15 +78,14 @@ def measure() -> str:
             20,
         ),
     )
-    lines = ["| call | time | each | peak memory |", "| --- | --- | --- | --- |"]
+    rows = []
     for name, call, count, repeats in cases:
         seconds = best_s(call, repeats)
-        lines.append(
-            f"| {name} | {1e3 * seconds:.3g} ms | {1e6 * seconds / count:.3g} us | {peak_mib(call):.0f} MiB |"
-        )
+        each = f"{1e6 * seconds / count:.3g} us"
+        rows.append((name, f"{1e3 * seconds:.3g} ms", each, f"{peak_mib(call):.0f} MiB"))
+    measured = table(("call", "time", "each", "peak memory"), rows)
     return (
-        f"Measured with `python bench/cost.py --write`: {cpu_name()}, numpy {np.__version__}.\n\n"
-        + "\n".join(lines)
+        f"Measured with `python bench/cost.py --write`: {cpu_name()}, numpy {np.__version__}.\n\n{measured}"
     )
 
 
@@ -100,8 +97,7 @@ def main() -> None:
     text = measure()
     print(text)
     if parser.parse_args().write:
-        before, rest = TARGET.read_text(encoding="utf-8").split(BEGIN)
-        TARGET.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+        write_sections(DOCS / "benchmarks.md", {"cost": text})
 
 
 if __name__ == "__main__":

@@ -20,13 +20,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from markdown import DOCS, table, write_sections
+
 ROOT = Path(__file__).parents[1]
-TARGET = ROOT / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- planning: begin -->", "<!-- planning: end -->"
 MIB = 1024**2
 COLUMNS = (
     "case",
@@ -117,10 +118,10 @@ def warm_runs(case: Case, repeats: int) -> tuple[list[dict[str, float]], float]:
     return runs[min(1, repeats) :], document.prediction.iteration_time_s
 
 
-def row(case: Case, cold: list[Cold], warm: list[dict[str, float]], iteration_s: float) -> str:
-    """Formats one line of the table."""
+def row(case: Case, cold: list[Cold], warm: list[dict[str, float]], iteration_s: float) -> Sequence[str]:
+    """Formats the cells of one line of the table."""
     walls = [run.wall_s for run in cold]
-    cells = (
+    return (
         case.name,
         f"{statistics.median(walls):.2f} s ({min(walls):.2f} to {max(walls):.2f})",
         f"{statistics.median(run.cpu_s for run in cold):.2f} s",
@@ -130,18 +131,16 @@ def row(case: Case, cold: list[Cold], warm: list[dict[str, float]], iteration_s:
         f"{iteration_s:.4g} s",
         case.beside,
     )
-    return "| " + " | ".join(cells) + " |"
 
 
-def table(repeats: int) -> str:
+def measure(repeats: int) -> str:
     """Measures every case; 0 repeats count the first run, which else is left out.
 
     All cold runs come first: a child's peak includes what its parent held when it forked.
     """
     cold = {case: [cold_run(case) for _ in range(repeats + 1)][min(1, repeats) :] for case in CASES}
     rows = [row(case, cold[case], *warm_runs(case, repeats)) for case in CASES]
-    head = "| " + " | ".join(COLUMNS) + " |"
-    return "\n".join([head, "| --- " * len(COLUMNS) + "|", *rows])
+    return table(COLUMNS, rows)
 
 
 def conditions(repeats: int) -> str:
@@ -167,14 +166,6 @@ def cpu_name() -> str:
     return names[0] if names else platform.processor() or "unknown processor"
 
 
-def write(text: str) -> None:
-    """Replaces what stands between the markers."""
-    page = TARGET.read_text(encoding="utf-8")
-    before, rest = page.split(BEGIN)
-    _, after = rest.split(END)
-    TARGET.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}", encoding="utf-8")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measures planning time and memory.")
     parser.add_argument("--repeats", type=int, default=5, help="runs that count (default: 5)")
@@ -182,10 +173,10 @@ def main() -> None:
     parser.add_argument("--smoke", action="store_true", help="one run of everything")
     arguments = parser.parse_args()
     repeats = 0 if arguments.smoke else max(1, arguments.repeats)
-    measured = table(repeats)
+    measured = measure(repeats)
     print(measured)
     if arguments.write and repeats:
-        write(f"{conditions(repeats)}\n\n{measured}")
+        write_sections(DOCS / "benchmarks.md", {"planning": f"{conditions(repeats)}\n\n{measured}"})
 
 
 if __name__ == "__main__":

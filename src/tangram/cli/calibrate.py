@@ -50,11 +50,8 @@ def calibrate_command(
     """Fit constants to measured runs: GPU family, software stack and cluster; write values, errors and
     bands.
     """
-    import json
-
     from tangram.report.calibration import add_calibration
-    from tangram.validation.bands import bands
-    from tangram.validation.calibration_file import calibrate, calibration_document
+    from tangram.validation.calibration_file import calibrate, calibration_text, time_bands
     from tangram.validation.fit import Target
     from tangram.validation.reading import read_runs
     from tangram.validation.slots import unfitted
@@ -73,8 +70,6 @@ def calibrate_command(
         for target in Target
         if (found := calibrate(runs, target, shelf or list(Shelf), splits, note, base)) is not None
     ]
-    times = [part for part in scores if part.target is Target.TIME]
-    made = [band for part in times for band in bands(part.runs, part.folds, part.source)]
-    text = json.dumps(calibration_document(scores, made), indent=2, ensure_ascii=False) + "\n"
-    write_text(output, text, "-o")
+    made = time_bands(scores)
+    write_text(output, calibration_text(scores, made), "-o")
     print_page(lambda page: add_calibration(page, scores, made, str(output)))

@@ -6,8 +6,9 @@ kind were, with constants that had not seen them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tangram.cluster.spec import GpuSpec
 from tangram.cost.constants import calibration_document, family_shelf
@@ -43,20 +44,22 @@ def time_band(gpus: Sequence[GpuSpec], stack: str, *, moe: bool) -> Band:
 
 def _band_of(family: str, stack: str, *, moe: bool) -> Band:
     kind = "models with experts" if moe else "dense models"
-    for entry in calibration_document().get("bands", ()):
-        if (entry["gpu_family"], entry["stack"], entry["moe"]) == (family, stack, moe):
-            rows = f"{entry['num_rows']} measured runs of {kind} on {family} GPUs with {stack}"
-            return Band(entry["half_width_frac"], f"9 of 10 of {rows} were within it")
-    for entry in calibration_document().get("bands", ()):
-        if (entry["gpu_family"], entry["stack"], entry["moe"]) == (family, None, moe):
-            rows = f"{entry['num_rows']} measured runs of {kind} on {family} GPUs"
-            return Band(
-                entry["half_width_frac"],
-                f"uncalibrated for {stack}: so far off were 9 of 10 of {rows}, blind",
-            )
-    for entry in calibration_document().get("bands", ()):
-        if (entry["gpu_family"], entry["stack"], entry["moe"]) == (None, None, moe):
-            rows = f"{entry['num_rows']} measured runs of {kind} on other GPUs"
-            width = max(entry["half_width_frac"], UNMEASURED_FRAC)
-            return Band(width, f"nothing was measured on {family} GPUs; an estimate beside {rows}")
+    if (entry := _entry(family, stack, moe=moe)) is not None:
+        rows = f"{entry['num_rows']} measured runs of {kind} on {family} GPUs with {stack}"
+        return Band(entry["half_width_frac"], f"9 of 10 of {rows} were within it")
+    if (entry := _entry(family, None, moe=moe)) is not None:
+        rows = f"{entry['num_rows']} measured runs of {kind} on {family} GPUs"
+        basis = f"uncalibrated for {stack}: so far off were 9 of 10 of {rows}, blind"
+        return Band(entry["half_width_frac"], basis)
+    if (entry := _entry(None, None, moe=moe)) is not None:
+        rows = f"{entry['num_rows']} measured runs of {kind} on other GPUs"
+        width = max(entry["half_width_frac"], UNMEASURED_FRAC)
+        return Band(width, f"nothing was measured on {family} GPUs; an estimate beside {rows}")
     return Band(UNMEASURED_FRAC, "an estimate: there is no calibration")
+
+
+def _entry(family: str | None, stack: str | None, *, moe: bool) -> Mapping[str, Any] | None:
+    """The measured band of exactly these, if there is one."""
+    entries: Sequence[Mapping[str, Any]] = calibration_document().get("bands", ())
+    wanted = (family, stack, moe)
+    return next((e for e in entries if (e["gpu_family"], e["stack"], e["moe"]) == wanted), None)

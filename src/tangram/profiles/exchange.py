@@ -74,8 +74,8 @@ class LayerSection(_Section):
     source: str
 
 
-class CollectiveSection(_Section):
-    """A :class:`CollectiveTime`."""
+class _GroupSection(_Section):
+    """What talks, and over what."""
 
     gpu: str
     stack: str
@@ -84,21 +84,19 @@ class CollectiveSection(_Section):
     op: Op
     ranks: int
     ranks_per_node: int
+
+
+class CollectiveSection(_GroupSection):
+    """A :class:`CollectiveTime`."""
+
     num_bytes: int
     seconds: float
     source: str
 
 
-class RateSection(_Section):
+class RateSection(_GroupSection):
     """A :class:`LinkRate`."""
 
-    gpu: str
-    stack: str
-    link: str
-    scope: Scope
-    op: Op
-    ranks: int
-    ranks_per_node: int
     bus_bytes_per_s: float
     source: str
 

@@ -29,6 +29,15 @@ _TIMEOUT_S = 5.0
 _KEY, _VALUE = "key", "value"
 
 # Columns of each table in key order: name, type, and whether it belongs to the key.
+_GROUP = (
+    ("gpu", "TEXT NOT NULL", _KEY),
+    ("stack", "TEXT NOT NULL", _KEY),
+    ("link", "TEXT NOT NULL", _KEY),
+    ("scope", "TEXT NOT NULL", _KEY),
+    ("op", "TEXT NOT NULL", _KEY),
+    ("ranks", "INTEGER NOT NULL", _KEY),
+    ("ranks_per_node", "INTEGER NOT NULL", _KEY),
+)
 _COLUMNS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
     "layer": (
         ("gpu", "TEXT NOT NULL", _KEY),
@@ -63,25 +72,13 @@ _COLUMNS: Mapping[str, tuple[tuple[str, str, str], ...]] = {
         ("source", "TEXT NOT NULL", _VALUE),
     ),
     "collective": (
-        ("gpu", "TEXT NOT NULL", _KEY),
-        ("stack", "TEXT NOT NULL", _KEY),
-        ("link", "TEXT NOT NULL", _KEY),
-        ("scope", "TEXT NOT NULL", _KEY),
-        ("op", "TEXT NOT NULL", _KEY),
-        ("ranks", "INTEGER NOT NULL", _KEY),
-        ("ranks_per_node", "INTEGER NOT NULL", _KEY),
+        *_GROUP,
         ("num_bytes", "INTEGER NOT NULL", _KEY),
         ("seconds", "REAL NOT NULL", _VALUE),
         ("source", "TEXT NOT NULL", _VALUE),
     ),
     "rate": (
-        ("gpu", "TEXT NOT NULL", _KEY),
-        ("stack", "TEXT NOT NULL", _KEY),
-        ("link", "TEXT NOT NULL", _KEY),
-        ("scope", "TEXT NOT NULL", _KEY),
-        ("op", "TEXT NOT NULL", _KEY),
-        ("ranks", "INTEGER NOT NULL", _KEY),
-        ("ranks_per_node", "INTEGER NOT NULL", _KEY),
+        *_GROUP,
         ("bus_bytes_per_s", "REAL NOT NULL", _VALUE),
         ("source", "TEXT NOT NULL", _VALUE),
     ),

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from tangram.report.grid import Grid
 from tangram.report.page import Page
 from tangram.report.words import counted, percent
 from tangram.validation.bands import MeasuredBand
-from tangram.validation.calibration_file import Scores, groups_of
+from tangram.validation.calibration_file import Scores, group_errors
 
 
 def add_calibration(page: Page, scores: Sequence[Scores], bands: Sequence[MeasuredBand], path: str) -> None:
@@ -48,12 +46,10 @@ def _add_errors(page: Page, part: Scores) -> None:
         ["file", "GPU", "rows", "fitted on", "five folds", "median", "model left out", "source left out"],
         "llrrrrrr",
     )
-    for (file, gpu, moe, narrow), where in groups_of(part.runs).items():
-        kind = " MoE" * moe + " 8 bit" * narrow
-        folds = np.abs(part.folds[:, where])
-        cells = (part.inside[where], folds, np.median(folds, axis=1), part.model[where], part.source[where])
-        errors = [percent(float(np.abs(cell).mean())) for cell in cells]
-        grid.add(file, gpu + kind, str(len(where)), *errors)
+    for group in group_errors(part):
+        folds = group.five_fold, group.five_fold_median
+        errors = (group.in_sample, *folds, group.model_left_out, group.source_left_out)
+        grid.add(group.file, group.gpu + group.kind, str(group.rows), *map(percent, errors))
     page.grid(grid)
 
 

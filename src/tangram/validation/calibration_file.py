@@ -1,15 +1,17 @@
-"""The result of a calibration as one JSON-ready object: values, uncertainty, rows, errors, bands."""
+"""The result of a calibration as a file: values, uncertainty, rows, errors, bands."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from tangram.cost.calibration import FORMAT, VERSION
 from tangram.cost.constants import Shelf
 from tangram.cost.types import FloatArray
-from tangram.validation.bands import MeasuredBand
+from tangram.validation.bands import MeasuredBand, bands
 from tangram.validation.calibration import (
     ROWS_PER_CONSTANT,
     candidates,
@@ -24,7 +26,6 @@ from tangram.validation.predict import REFITTED, REFITTED_MEMORY
 from tangram.validation.run import Run
 from tangram.validation.slots import Base, Slot, owners_of
 
-FORMAT, VERSION = "tangram-calibration", 1
 DIGITS = 4
 """Significant digits of values: fits repeat to fewer."""
 
@@ -101,8 +102,19 @@ def _chosen(runs: Sequence[Run], target: Target, slots: Sequence[Slot], base: Ba
     return select(runs, target, slots, base)
 
 
-def calibration_document(scores: Sequence[Scores], bands: Sequence[MeasuredBand]) -> dict[str, object]:
-    """Returns the file of ``tangram calibrate -o``."""
+def time_bands(scores: Sequence[Scores]) -> list[MeasuredBand]:
+    """Returns the bands of times; none without times."""
+    times = [part for part in scores if part.target is Target.TIME]
+    return [band for part in times for band in bands(part.runs, part.folds, part.source)]
+
+
+def calibration_text(scores: Sequence[Scores], made: Sequence[MeasuredBand]) -> str:
+    """Returns the file of ``tangram calibrate -o``.
+
+    Args:
+        scores: Constants and errors, at most one per target.
+        made: Bands that go with them (:func:`time_bands`).
+    """
     shelves: dict[str, dict[str, dict[str, object]]] = {shelf.value: {} for shelf in Shelf}
     for part in scores:
         counts = _rows_of(part)
@@ -116,13 +128,14 @@ def calibration_document(scores: Sequence[Scores], bands: Sequence[MeasuredBand]
                 "on_bound": entry.on_bound,
                 "source": f"fitted to {counts[slot.shelf, slot.owner]} measured runs by tangram calibrate",
             }
-    return {
+    document = {
         "format": FORMAT,
         "version": VERSION,
         **shelves,
-        "bands": [{**asdict(band), "half_width_frac": _rounded(band.half_width_frac)} for band in bands],
-        "errors": [error for part in scores for error in _errors(part)],
+        "bands": [{**asdict(band), "half_width_frac": _rounded(band.half_width_frac)} for band in made],
+        "errors": [_error(part.target, group) for part in scores for group in group_errors(part)],
     }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def groups_of(runs: Sequence[Run]) -> dict[tuple[str, str, bool, bool], list[int]]:
@@ -134,27 +147,80 @@ def groups_of(runs: Sequence[Run]) -> dict[tuple[str, str, bool, bool], list[int
     return dict(sorted(found.items()))
 
 
-def _errors(scores: Scores) -> list[dict[str, object]]:
-    found: list[dict[str, object]] = []
-    for (file, gpu, moe, narrow), where in groups_of(scores.runs).items():
+@dataclass(frozen=True, slots=True)
+class GroupErrors:
+    """Absolute relative errors of the runs of one file on one GPU; means unless said otherwise.
+
+    Attributes:
+        file, gpu, moe, fp8: As in :func:`groups_of`.
+        where: Positions of its runs.
+        in_sample: On the rows that were fitted on.
+        five_fold, five_fold_spread: Over all splits; standard deviation over splits.
+        five_fold_median: Mean over splits of the median.
+        five_fold_worst: Of any run in any split.
+        model_left_out, source_left_out: With the run's model or source left out.
+    """
+
+    file: str
+    gpu: str
+    moe: bool
+    fp8: bool
+    where: tuple[int, ...]
+    in_sample: float
+    five_fold: float
+    five_fold_spread: float
+    five_fold_median: float
+    five_fold_worst: float
+    model_left_out: float
+    source_left_out: float
+
+    @property
+    def rows(self) -> int:
+        """How many runs."""
+        return len(self.where)
+
+    @property
+    def kind(self) -> str:
+        """What is printed behind the GPU."""
+        return " MoE" * self.moe + " 8 bit" * self.fp8
+
+
+def group_errors(scores: Scores) -> list[GroupErrors]:
+    """Returns the errors of every group of runs, sorted."""
+    found = []
+    for key, where in groups_of(scores.runs).items():
         folds = np.abs(scores.folds[:, where])
         found.append(
-            {
-                "target": scores.target.value,
-                "file": file,
-                "gpu": gpu,
-                "moe": moe,
-                "fp8": narrow,
-                "rows": len(where),
-                "in_sample": _rounded(float(np.abs(scores.inside[where]).mean())),
-                "five_fold": _rounded(float(folds.mean())),
-                "five_fold_spread": _rounded(float(folds.mean(axis=1).std())),
-                "five_fold_median": _rounded(float(np.median(folds, axis=1).mean())),
-                "model_left_out": _rounded(float(np.abs(scores.model[where]).mean())),
-                "source_left_out": _rounded(float(np.abs(scores.source[where]).mean())),
-            }
+            GroupErrors(
+                *key,
+                where=tuple(where),
+                in_sample=float(np.abs(scores.inside[where]).mean()),
+                five_fold=float(folds.mean()),
+                five_fold_spread=float(folds.mean(axis=1).std()),
+                five_fold_median=float(np.median(folds, axis=1).mean()),
+                five_fold_worst=float(folds.max()),
+                model_left_out=float(np.abs(scores.model[where]).mean()),
+                source_left_out=float(np.abs(scores.source[where]).mean()),
+            )
         )
     return found
+
+
+def _error(target: Target, group: GroupErrors) -> dict[str, object]:
+    return {
+        "target": target.value,
+        "file": group.file,
+        "gpu": group.gpu,
+        "moe": group.moe,
+        "fp8": group.fp8,
+        "rows": group.rows,
+        "in_sample": _rounded(group.in_sample),
+        "five_fold": _rounded(group.five_fold),
+        "five_fold_spread": _rounded(group.five_fold_spread),
+        "five_fold_median": _rounded(group.five_fold_median),
+        "model_left_out": _rounded(group.model_left_out),
+        "source_left_out": _rounded(group.source_left_out),
+    }
 
 
 def _rows_of(scores: Scores) -> dict[tuple[Shelf, str], int]:
