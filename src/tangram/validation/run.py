@@ -125,9 +125,13 @@ class Hardware:
         """The different parts, in order of first appearance."""
         return tuple(dict.fromkeys(host.gpu for row in self.hosts for host in row))
 
+    def row(self, stage: int) -> tuple[Host, ...]:
+        """Returns the nodes of a stage: one for all replicas, or one per replica."""
+        return self.hosts[stage if len(self.hosts) > 1 else 0]
+
     def host(self, stage: int = 0, replica: int = 0) -> Host:
         """Returns the node of a replica of a stage."""
-        row = self.hosts[stage if len(self.hosts) > 1 else 0]
+        row = self.row(stage)
         return row[replica if len(row) > 1 else 0]
 
 

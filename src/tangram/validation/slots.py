@@ -87,6 +87,10 @@ class Shelves:
             {**owners_of(batch.runs[number]), Shelf.GPU: family}
             for number, family in zip(batch.run_of_column.tolist(), batch.families, strict=True)
         ]
+
+        def members(slot: Slot) -> BoolArray:
+            return np.array([slot.owner in (EVERYBODY, o[slot.shelf]) for o in owners], dtype=np.bool_)
+
         self._values: dict[str, FloatArray] = {}
         kinds = (
             (Shelf.GPU, GpuConstants, [gpu_constants(gpu) for gpu in batch.gpus]),
@@ -97,12 +101,8 @@ class Shelves:
             for field in fields(kind):
                 self._values[field.name] = np.array([getattr(c, field.name) for c in per_column])
         for slot, value in base:
-            members = np.array([slot.owner in (EVERYBODY, o[slot.shelf]) for o in owners], dtype=np.bool_)
-            self._values[slot.constant] = np.where(members, value, self._values[slot.constant])
-        self._members = [
-            (slot, np.array([slot.owner in (EVERYBODY, o[slot.shelf]) for o in owners], dtype=np.bool_))
-            for slot in slots
-        ]
+            self._values[slot.constant] = np.where(members(slot), value, self._values[slot.constant])
+        self._members = [(slot, members(slot)) for slot in slots]
 
     def constants(self, values: Iterable[float]) -> Constants:
         """Returns the constants of all columns with the slots set, in the order of construction."""

@@ -12,12 +12,13 @@ from itertools import pairwise
 import numpy as np
 
 from tangram.cluster.catalog import gpu_link
+from tangram.cluster.defaults import LINK_LATENCY_S, NETWORK_LATENCY_S
 from tangram.cluster.spec import GpuSpec, Island, Node, Portion
 from tangram.cost.batch import BatchStage
 from tangram.cost.memory_options import MemoryOptions
 from tangram.cost.setting import Setting, StackOptions
 from tangram.cost.types import StageConfig, StageConfigs
-from tangram.job import Job, Precision, Recompute
+from tangram.job import Job, Precision, Recompute, divisors
 from tangram.model.atoms import cut_atoms
 from tangram.model.spec import ModelSpec
 from tangram.validation.run import Attention, Fp8, Host, Run, Tuning
@@ -26,9 +27,6 @@ FP4_OVER_FP8 = {"B300-SXM": 3.0, "GB300": 3.0}
 """Dense 4-bit over 8-bit rate by the data sheets; 2 for the other parts that have it."""
 
 _FUSED_DISPATCHERS = ("deepep", "hybridep")
-
-INTRA_LATENCY_S, INTER_LATENCY_S = 5e-6, 10e-6
-"""Of one message, where no row says; the defaults of cluster files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ def stages_of(run: Run) -> RunStages:
     gpus: list[GpuSpec] = []
     of_stage = []
     for idx, (start, stop) in enumerate(bounds):
-        hosts = run.hardware.hosts[idx if len(run.hardware.hosts) > 1 else 0]
+        hosts = run.hardware.row(idx)
         positions = []
         for host in dict.fromkeys(hosts):
             content = tuple(atom.fingerprint for atom in atoms[start:stop])
@@ -80,11 +78,11 @@ def stages_of(run: Run) -> RunStages:
 
 def portion_of(run: Run, host: Host) -> Portion:
     """Returns the GPUs of one stage: stages follow each other on the nodes, whole nodes where a stage is
-    larger.
+    larger. No row tells latencies; those of cluster files without any count.
     """
     gpus = run.degrees.dp * run.degrees.cp * run.degrees.tp
     domain = max(host.gpus_per_node, host.link_domain)
-    per_node = _largest_divisor(gpus, domain)
+    per_node = max(size for size in divisors(gpus) if size <= domain)
     # A domain of several nodes has the NICs of all of them.
     nic_bytes_per_s = host.nic_bytes_per_s * domain / host.gpus_per_node
     link = gpu_link(host.gpu)
@@ -93,7 +91,7 @@ def portion_of(run: Run, host: Host) -> Portion:
         gpu=host.gpu,
         num_gpus=domain,
         intra_bandwidth_bytes_per_s=host.link_bytes_per_s,
-        intra_latency_s=INTRA_LATENCY_S,
+        intra_latency_s=LINK_LATENCY_S,
         intra_kind="pcie" if link is None else link.kind,
         nic_bandwidth_bytes_per_s=nic_bytes_per_s,
         host="node",
@@ -105,16 +103,12 @@ def portion_of(run: Run, host: Host) -> Portion:
         gpu=host.gpu,
         gpus_per_node=domain,
         intra_bandwidth_bytes_per_s=host.link_bytes_per_s,
-        intra_latency_s=INTRA_LATENCY_S,
+        intra_latency_s=LINK_LATENCY_S,
         inter_bandwidth_bytes_per_s=nic_bytes_per_s,
-        inter_latency_s=INTER_LATENCY_S,
+        inter_latency_s=NETWORK_LATENCY_S,
         nic_bandwidth_bytes_per_s=nic_bytes_per_s,
     )
     return Portion(island, gpus // per_node, per_node)
-
-
-def _largest_divisor(count: int, most: int) -> int:
-    return max(d for d in range(1, most + 1) if count % d == 0)
 
 
 def _with_mtp(run: Run) -> ModelSpec:
