@@ -33,6 +33,7 @@ ROOMS = (
     ("simulate",),
     ("validation",),
     ("parallelizers",),
+    ("baselines",),
     ("planner", "testing", "profiler"),
     ("report",),
     ("cli",),
@@ -88,6 +89,7 @@ PURE_ROOMS = {
     "simulate",
     "validation",
     "parallelizers",
+    "baselines",
     "planner",
 }
 

@@ -311,7 +311,7 @@ class WholeCluster:
     name = "broken"
     capabilities = Capabilities()
 
-    def plan_cluster(self, model: object, cluster: object, job: object) -> object:
+    def plan_cluster(self, request: object) -> object:
         return {"stages": []}
 
 
@@ -321,7 +321,7 @@ class WholeCluster:
         (Nameless(), "has no name"),
         (Incapable(), "declares no Capabilities"),
         (Useless(), "implements none of"),
-        (WholeCluster(), "no PlanDocument"),
+        (WholeCluster(), "no ClusterPlan"),
     ],
 )
 def test_not_a_parallelizer(parallelizer: object, said: str) -> None:

@@ -95,6 +95,14 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Slot:
+    """One GPU: a node and the index on it."""
+
+    node: Node
+    gpu_idx: int
+
+
+@dataclass(frozen=True, slots=True)
 class Link:
     """A network link between two nodes or groups of nodes that differs from the default."""
 

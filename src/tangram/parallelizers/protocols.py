@@ -18,7 +18,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from tangram.cluster.spec import Cluster, Portion
+from tangram.cluster.spec import Cluster, Portion, Slot
 from tangram.cost.types import IntArray, StageConfig
 from tangram.job import Job
 from tangram.model.atoms import Atom
@@ -90,6 +90,8 @@ class StageChoice:
         portion: The GPUs.
         config: Degrees and memory-saving choices.
         recomputed: Per atom of the stage, whether it is recomputed in full.
+        atom_configs: Per atom of the stage, its own configuration of the same GPUs, where atoms of one stage
+            differ; empty where all have ``config``. ``config`` is then that of the first atom.
     """
 
     start: int
@@ -97,6 +99,7 @@ class StageChoice:
     portion: Portion
     config: StageConfig
     recomputed: tuple[bool, ...]
+    atom_configs: tuple[StageConfig, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +196,75 @@ class StageTable(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ClusterRequest:
+    """The whole question at once: train this model on that cluster.
+
+    Attributes:
+        model: What to train.
+        atoms: All its atoms.
+        cluster: On what.
+        job: How.
+    """
+
+    model: ModelSpec
+    atoms: tuple[Atom, ...]
+    cluster: Cluster
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Data-parallel replicas of a stage that are alike: on GPUs of one kind, with the same degrees.
+
+    Attributes:
+        slots: The GPUs, in mesh order (dp, cp, tp; the last varies fastest).
+        config: Degrees and memory-saving choices; ``dp`` counts these replicas only.
+        samples: Of every micro-batch, what these replicas take together; a multiple of ``config.dp``.
+    """
+
+    slots: tuple[Slot, ...]
+    config: StageConfig
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStage:
+    """One stage of a cluster plan; unlike a stage of Tangram's own it may mix kinds of GPUs.
+
+    Attributes:
+        start, stop: ``atoms[start:stop]`` of the model.
+        replicas: One entry per kind of replica; all of them together hold the slice as often as there are
+            replicas, and keep them equal once per step.
+        recomputed: Per atom of the stage, whether it is recomputed in full.
+    """
+
+    start: int
+    stop: int
+    replicas: tuple[Replicas, ...]
+    recomputed: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """A cluster planner's answer: a plain 1F1B pipeline, in the planner's own words, right or wrong.
+
+    It may lack layers or not fit into memory: the published planners answer so at times, and the referee
+    says it.
+
+    Attributes:
+        micro_batch: Samples that enter the pipeline together.
+        stages: First to last.
+        predicted_s: Iteration time as the planner itself predicts it; None when it predicts none.
+        notes: What the planner wants said beside its plan.
+    """
+
+    micro_batch: int
+    stages: tuple[ClusterStage, ...]
+    predicted_s: float | None = None
+    notes: tuple[str, ...] = ()
+
+
 @runtime_checkable
 class ClusterPlanner(Protocol):
     """Plans a whole cluster without Tangram's islands (a baseline)."""
@@ -200,6 +272,6 @@ class ClusterPlanner(Protocol):
     name: str
     capabilities: Capabilities
 
-    def plan_cluster(self, model: ModelSpec, cluster: Cluster, job: Job) -> object:
-        """Returns a plan document."""
+    def plan_cluster(self, request: ClusterRequest) -> ClusterPlan | None:
+        """Returns the planner's best plan; None when it finds none."""
         ...

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tangram.cluster.islands import build_islands
-from tangram.cluster.spec import Assumption, Cluster, Island, Portion
+from tangram.cluster.spec import Assumption, Cluster, Island, Portion, Slot
 from tangram.cluster.tolerances import Tolerances
 from tangram.cost.configs import legal_configs
 from tangram.cost.stage import stage_cost
@@ -23,7 +23,7 @@ from tangram.planner.document import place_pipeline, plan_document, stated_toler
 from tangram.planner.edges import boundaries, tied_bytes
 from tangram.planner.idle import free_slots, used_slots
 from tangram.planner.measured import transfer_notes, unmeasured_notes, with_measured
-from tangram.planner.placement import Placement, Slot, place
+from tangram.planner.placement import Placement, place
 from tangram.planner.reference import reference
 from tangram.planner.traffic import EdgeBook, Traffic
 from tangram.profiles.measured import MeasuredLayers

@@ -16,16 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-from tangram.cluster.spec import Island, Node, Portion
+from tangram.cluster.spec import Island, Node, Portion, Slot
 from tangram.errors import InternalError
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """One GPU: a node and the index on it."""
-
-    node: Node
-    gpu_idx: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from tangram.basis import SHIPPED_BASIS, Override
 from tangram.cluster.islands import build_islands
-from tangram.cluster.spec import Cluster, Island, Portion
+from tangram.cluster.spec import Cluster, Island, Portion, Slot
 from tangram.cluster.tolerances import Tolerances
 from tangram.cost.constants import check_override
 from tangram.cost.types import MARGIN, StageConfig, StageCost
@@ -19,7 +19,7 @@ from tangram.plan.schema import IslandSection, PlanDocument, StageSection
 from tangram.plan.violation import Violation
 from tangram.planner.document import place_pipeline, prediction
 from tangram.planner.edges import placed_edge, tied_bytes
-from tangram.planner.placement import Placement, Slot
+from tangram.planner.placement import Placement
 from tangram.planner.stages import PlacedPipeline
 from tangram.planner.traffic import EdgeBook
 from tangram.simulate.engine import simulate

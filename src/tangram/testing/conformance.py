@@ -10,6 +10,8 @@ import numpy as np
 
 from tangram.cost.types import BoolArray, IntArray
 from tangram.job import Job, Precision
+from tangram.model.atoms import cut_atoms
+from tangram.parallelizers.cluster_plans import cluster_plan_faults
 from tangram.parallelizers.invariants import (
     TABLE_COLUMNS,
     faults_text,
@@ -20,7 +22,9 @@ from tangram.parallelizers.invariants import (
 )
 from tangram.parallelizers.protocols import (
     Capabilities,
+    ClusterPlan,
     ClusterPlanner,
+    ClusterRequest,
     OptionTable,
     SlicePlan,
     SlicePlanner,
@@ -28,8 +32,6 @@ from tangram.parallelizers.protocols import (
     StageTable,
     TableRequest,
 )
-from tangram.plan.check import check_plan
-from tangram.plan.schema import PlanDocument
 from tangram.testing.cases import (
     IN_FLIGHT,
     llama_like,
@@ -213,16 +215,17 @@ def _check_cluster_planner(planner: ClusterPlanner) -> None:
     models = [llama_like()] + ([moe_like()] if planner.capabilities.moe else [])
     for model in models:
         where = f"parallelizer {planner.name!r}, {model.name} on {small_cluster().name}"
-        documents = []
+        request = ClusterRequest(model, cut_atoms(model), small_cluster(), job)
+        plans = []
         for _ in range(2):
             try:
-                documents.append(planner.plan_cluster(model, small_cluster(), job))
+                plans.append(planner.plan_cluster(request))
             except Exception as error:
                 raise AssertionError(f"{where}: it raised {type(error).__name__}: {error}") from error
-        document = documents[0]
-        if not isinstance(document, PlanDocument):
-            raise AssertionError(f"{where}: the answer is no PlanDocument but {document!r}")
-        violations = check_plan(document)
-        _require(not violations, f"{where}: {faults_text([str(v) for v in violations])}")
-        same = documents[0] == documents[1] or not planner.capabilities.deterministic
+        plan = plans[0]
+        if not isinstance(plan, ClusterPlan):
+            raise AssertionError(f"{where}: the answer is no ClusterPlan but {plan!r}")
+        faults = cluster_plan_faults(request, plan)
+        _require(not faults, f"{where}: {faults_text(faults)}")
+        same = plans[0] == plans[1] or not planner.capabilities.deterministic
         _require(same, f"{where}: equal questions got different answers")

@@ -1,0 +1,1 @@
+"""Planners of whole clusters that others published: what Tangram is compared with."""
