@@ -35,6 +35,7 @@ ROOMS = (
     ("parallelizers",),
     ("baselines",),
     ("planner", "testing", "profiler"),
+    ("advise",),
     ("report",),
     ("cli",),
     ("",),  # the facade: src/tangram/__init__.py
@@ -91,6 +92,7 @@ PURE_ROOMS = {
     "parallelizers",
     "baselines",
     "planner",
+    "advise",
 }
 
 # The named corners of pure rooms in which effects live, and which ones.

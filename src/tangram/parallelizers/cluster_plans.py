@@ -12,16 +12,35 @@ from tangram.parallelizers.protocols import ClusterPlan, ClusterRequest, Cluster
 
 
 def cluster_plan_faults(request: ClusterRequest, plan: ClusterPlan) -> list[str]:
-    """Returns every fault of a plan in words, in pipeline order; none for a plan that can be executed, memory
-    aside.
+    """Returns every fault of a plan in words; none for a plan that can be executed, memory aside.
 
     Args:
         request: The question.
         plan: The answer.
     """
+    return coverage_faults(request, plan) + stage_faults(request, plan)
+
+
+def coverage_faults(request: ClusterRequest, plan: ClusterPlan) -> list[str]:
+    """Returns which atoms are on no stage, or on two: what such a plan trains is not the whole model."""
+    stages, num_atoms, faults = plan.stages, len(request.atoms), []
+    if stages and stages[0].start != 0:
+        faults.append(f"atoms 0 to {stages[0].start - 1} are on no stage")
+    for idx, (front, behind) in enumerate(pairwise(stages)):
+        if behind.start > front.stop:
+            faults.append(f"atoms {front.stop} to {behind.start - 1} are on no stage")
+        elif behind.start < front.stop:
+            faults.append(f"stages {idx} and {idx + 1} both hold atom {behind.start}")
+    if stages and stages[-1].stop != num_atoms:
+        faults.append(f"the last stage ends at atom {stages[-1].stop} of {num_atoms}")
+    return faults
+
+
+def stage_faults(request: ClusterRequest, plan: ClusterPlan) -> list[str]:
+    """Returns where stages, GPUs, degrees or samples do not add up: nothing can run such a plan at all."""
     if not plan.stages:
         return ["there is no stage"]
-    faults = _cut_faults(len(request.atoms), plan.stages)
+    faults = []
     if plan.micro_batch < 1 or request.job.global_batch % plan.micro_batch:
         faults.append(
             f"the micro-batch of {plan.micro_batch} does not divide the batch of {request.job.global_batch}"
@@ -29,20 +48,6 @@ def cluster_plan_faults(request: ClusterRequest, plan: ClusterPlan) -> list[str]
     for idx, stage in enumerate(plan.stages):
         faults += [f"stage {idx}: {fault}" for fault in _stage_faults(plan.micro_batch, stage)]
     return faults + _gpu_faults(request, plan)
-
-
-def _cut_faults(num_atoms: int, stages: tuple[ClusterStage, ...]) -> list[str]:
-    faults = []
-    if stages[0].start != 0:
-        faults.append(f"atoms 0 to {stages[0].start - 1} are on no stage")
-    for idx, (front, behind) in enumerate(pairwise(stages)):
-        if behind.start > front.stop:
-            faults.append(f"atoms {front.stop} to {behind.start - 1} are on no stage")
-        elif behind.start < front.stop:
-            faults.append(f"stages {idx} and {idx + 1} both hold atom {behind.start}")
-    if stages[-1].stop != num_atoms:
-        faults.append(f"the last stage ends at atom {stages[-1].stop} of {num_atoms}")
-    return faults
 
 
 def _stage_faults(micro_batch: int, stage: ClusterStage) -> list[str]:

@@ -1,0 +1,1 @@
+"""Asks planners again and puts the answers side by side, or in words."""
