@@ -82,7 +82,7 @@ def judge(request: ClusterRequest, plan: ClusterPlan) -> Verdict:
 
 def _placement(request: ClusterRequest, stage: ClusterStage) -> Placement:
     slots: tuple[Slot, ...] = tuple(slot for kind in stage.replicas for slot in kind.slots)
-    return Placement(portion_of(request.cluster, slots), slots)
+    return Placement(portion_of(request, slots), slots)
 
 
 def _memory_faults(idx: int, cost: MixedStageCost) -> list[str]:

@@ -19,9 +19,10 @@ from functools import reduce
 from itertools import combinations
 from math import gcd
 
-from tangram.cluster.spec import Cluster, Island, Node, Portion, Slot
+from tangram.cluster.spec import Cluster, GpuSpec, Island, Node, Portion, Slot
 from tangram.cost.stage import stage_cost
 from tangram.cost.types import StageCost
+from tangram.job import Precision
 from tangram.parallelizers.protocols import ClusterRequest, ClusterStage, Replicas
 
 _SHARED_WEIGHTS = 2
@@ -101,42 +102,53 @@ def mixed_stage_cost(
 
     kinds = []
     for replicas in stage.replicas:
-        own = cost(portion_of(request.cluster, replicas.slots), replicas)
+        own = cost(portion_of(request, replicas.slots), replicas)
         together = own
         if len(stage.replicas) > 1:
             everybody = _as_if_all(stage, replicas)
-            together = cost(_joint_portion(request.cluster, stage, everybody), everybody)
+            together = cost(_joint_portion(request, stage, everybody), everybody)
             if replicas.config.zero >= _SHARED_WEIGHTS:
                 own = together
         kinds.append(ReplicaCost(replicas, own, together))
     return MixedStageCost(tuple(kinds))
 
 
-def portion_of(cluster: Cluster, slots: Sequence[Slot], num_gpus: int | None = None) -> Portion:
+def portion_of(
+    request: ClusterRequest, slots: Sequence[Slot], everywhere: Sequence[Slot] = (), num_gpus: int = 0
+) -> Portion:
     """Returns GPUs of one cluster as a portion of an island made for them.
 
     Args:
-        cluster: Their network.
-        slots: At least one; the first one's part stands for all.
-        num_gpus: How many the portion has; by default as many as there are.
+        request: Their cluster, and the precision that says which of them is the slowest.
+        slots: At least one; the slowest and the smallest of them count for all.
+        everywhere: Where the portion's GPUs are; by default there too.
+        num_gpus: How many it has; by default as many as there are.
     """
-    nodes = list({slot.node.name: slot.node for slot in slots}.values())
-    counts = Counter(slot.node.name for slot in slots)
-    total = len(slots) if num_gpus is None else num_gpus
+    places = everywhere or slots
+    counts = Counter(slot.node.name for slot in places)
+    total = num_gpus or len(places)
     per_node = gcd(total, reduce(gcd, counts.values()))
-    return Portion(_island(cluster, slots[0], nodes, counts, per_node), total // per_node, per_node)
+    nodes = list({slot.node.name: slot.node for slot in places}.values())
+    gpu = slowest_gpu([slot.node.gpu for slot in slots], request.job.precision)
+    return Portion(_island(request.cluster, gpu, nodes, counts, per_node), total // per_node, per_node)
+
+
+def slowest_gpu(gpus: Sequence[GpuSpec], precision: Precision) -> GpuSpec:
+    """Returns the part that a plan for all of these GPUs may count on: the slowest, with the least memory."""
+    slowest = min(gpus, key=lambda gpu: (gpu.achieved_flop_per_s.get(precision, 0.0), gpu.name))
+    return replace(slowest, usable_memory_bytes=min(gpu.usable_memory_bytes for gpu in gpus))
 
 
 def _island(
-    cluster: Cluster, first: Slot, nodes: Sequence[Node], counts: Counter[str], per_node: int
+    cluster: Cluster, gpu: GpuSpec, nodes: Sequence[Node], counts: Counter[str], per_node: int
 ) -> Island:
     """All figures are those of the worst node and link; NICs are divided where a node counts as several."""
     pairs = [(a, b) for a, b in combinations(nodes, 2)]
     nic = min(node.nic_bandwidth_bytes_per_s * per_node / counts[node.name] for node in nodes)
     return Island(
-        name=first.node.gpu.name,
+        name=gpu.name,
         nodes=tuple(sorted(nodes, key=lambda node: node.name)),
-        gpu=first.node.gpu,
+        gpu=gpu,
         gpus_per_node=max(node.num_gpus for node in nodes),
         intra_bandwidth_bytes_per_s=min(node.intra_bandwidth_bytes_per_s for node in nodes),
         intra_latency_s=max(node.intra_latency_s for node in nodes),
@@ -153,7 +165,7 @@ def _as_if_all(stage: ClusterStage, replicas: Replicas) -> Replicas:
     return Replicas(replicas.slots, config, replicas.samples // replicas.config.dp * num_replicas)
 
 
-def _joint_portion(cluster: Cluster, stage: ClusterStage, everybody: Replicas) -> Portion:
+def _joint_portion(request: ClusterRequest, stage: ClusterStage, everybody: Replicas) -> Portion:
     """The links of all replicas, with the GPUs of one kind."""
-    others = [slot for kind in stage.replicas for slot in kind.slots if kind.slots != everybody.slots]
-    return portion_of(cluster, [*everybody.slots, *others], everybody.config.num_gpus)
+    everywhere = [slot for kind in stage.replicas for slot in kind.slots]
+    return portion_of(request, everybody.slots, everywhere, everybody.config.num_gpus)

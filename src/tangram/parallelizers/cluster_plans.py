@@ -75,9 +75,6 @@ def _replica_faults(replicas: Replicas) -> list[str]:
         )
     if replicas.samples < 1 or replicas.samples % config.dp:
         faults.append(f"{replicas.samples} samples cannot be shared evenly by {config.dp} replicas")
-    kinds = sorted({slot.node.gpu.name for slot in replicas.slots})
-    if len(kinds) > 1:
-        faults.append(f"replicas that should be alike are on {' and '.join(kinds)}")
     return faults
 
 

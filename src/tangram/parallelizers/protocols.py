@@ -215,7 +215,9 @@ class ClusterRequest:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Data-parallel replicas of a stage that are alike: on GPUs of one kind, with the same degrees.
+    """Data-parallel replicas of a stage that are alike: with the same degrees, and the same samples each.
+
+    Where their GPUs are of several kinds, the slowest and the smallest count for all.
 
     Attributes:
         slots: The GPUs, in mesh order (dp, cp, tp; the last varies fastest).
@@ -235,7 +237,8 @@ class ClusterStage:
     Attributes:
         start, stop: ``atoms[start:stop]`` of the model.
         replicas: One entry per kind of replica; all of them together hold the slice as often as there are
-            replicas, and keep them equal once per step.
+            replicas, and keep them equal once per step. Replicas with other degrees or other samples are of
+            another kind, and so should be those on faster GPUs.
         recomputed: Per atom of the stage, whether it is recomputed in full.
     """
 

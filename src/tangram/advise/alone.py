@@ -1,0 +1,159 @@
+"""A parallelizer for equal GPUs, applied to a mixed cluster as if all its GPUs were equal.
+
+That is how a planner such as Alpa or Aceso is used on such a cluster without Tangram (the bars named after
+them in the paper's figures). It is told of one island: nodes of equal size (:mod:`tangram.baselines.nodes`)
+of the slowest part, with the smallest memory and the slowest links of all. It plans the whole model on all of
+it, for every micro-batch size, and the plan that is fastest there is its answer. The referee then executes
+that on the real GPUs, where the slowest of each stage sets its pace.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from tangram.advise.referee import judge
+from tangram.advise.replica_cost import slowest_gpu
+from tangram.baselines.nodes import NodePart, equal_parts
+from tangram.cluster.islands import build_islands
+from tangram.cluster.spec import Cluster, Portion
+from tangram.cluster.tolerances import Tolerances
+from tangram.job import Job, Precision
+from tangram.parallelizers.guard import guarded_plan
+from tangram.parallelizers.protocols import (
+    Capabilities,
+    ClusterPlan,
+    ClusterRequest,
+    ClusterStage,
+    Replicas,
+    SlicePlan,
+    SlicePlanner,
+    SliceRequest,
+)
+from tangram.planner.placement import Placement, place
+
+ALONE = "-alone"
+"""Behind a parallelizer's name: that parallelizer applied so."""
+
+_ANY = Tolerances(compute=float("inf"), memory=float("inf"), intra=float("inf"), network=float("inf"))
+
+
+@dataclass(frozen=True, slots=True)
+class AlonePlanner:
+    """A cluster planner made of a slice planner.
+
+    Attributes:
+        planner: The parallelizer.
+        fastest_first: Whether nodes with fast GPUs hold the first layers; the paper tries both.
+    """
+
+    planner: SlicePlanner
+    fastest_first: bool = True
+
+    @property
+    def name(self) -> str:
+        """The parallelizer's, with ``-alone`` behind it."""
+        return self.planner.name + ALONE
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """The parallelizer's."""
+        return self.planner.capabilities
+
+    def plan_cluster(self, request: ClusterRequest) -> ClusterPlan | None:
+        """Returns the plan that would be the fastest if all GPUs were like the slowest."""
+        parts = _ordered(equal_parts(request.cluster), request.job.precision, self.fastest_first)
+        seen = as_if_equal(request.cluster, parts, request.job.precision)
+        believed = replace(request, cluster=seen)
+        homes = {node.name: part for node, part in zip(seen.nodes, parts, strict=True)}
+        best: tuple[float, ClusterPlan] | None = None
+        for micro_batch in request.job.micro_batches():
+            for plan in _answers(self.planner, believed, micro_batch):
+                verdict = judge(believed, plan)
+                seconds = verdict.iteration_time_s
+                if seconds is not None and verdict.is_executable and (best is None or seconds < best[0]):
+                    best = seconds, plan
+        if best is None:
+            return None
+        return replace(_on_real_nodes(best[1], homes), predicted_s=best[0])
+
+
+def as_if_equal(cluster: Cluster, parts: tuple[NodePart, ...], precision: Precision) -> Cluster:
+    """Returns a cluster of equal nodes, one for each part, each no better than any of them."""
+    nodes = [part.part for part in parts]
+    links = [cluster.bandwidth_bytes_per_s(a, b) for a, b in combinations(nodes, 2)]
+    latencies = [cluster.latency_s(a, b) for a, b in combinations(nodes, 2)]
+    nic = min(p.part.nic_bandwidth_bytes_per_s * p.part.num_gpus / p.whole.num_gpus for p in parts)
+    like = replace(
+        nodes[0],
+        gpu=slowest_gpu([node.gpu for node in nodes], precision),
+        intra_bandwidth_bytes_per_s=min(node.intra_bandwidth_bytes_per_s for node in nodes),
+        intra_latency_s=max(node.intra_latency_s for node in nodes),
+        intra_kind=min(nodes, key=lambda node: node.intra_bandwidth_bytes_per_s).intra_kind,
+        nic_bandwidth_bytes_per_s=nic,
+        group="all",
+    )
+    made = tuple(replace(like, name=f"node-{idx:05}", host=f"node-{idx:05}") for idx in range(len(nodes)))
+    return Cluster(
+        name=f"{cluster.name}, as if equal",
+        nodes=made,
+        default_bandwidth_bytes_per_s=min(links, default=cluster.default_bandwidth_bytes_per_s),
+        default_latency_s=max(latencies, default=cluster.default_latency_s),
+    )
+
+
+def _ordered(parts: tuple[NodePart, ...], precision: Precision, fastest_first: bool) -> tuple[NodePart, ...]:
+    sign = -1 if fastest_first else 1
+    return tuple(
+        sorted(
+            parts,
+            key=lambda p: (
+                sign * p.part.gpu.achieved_flop_per_s.get(precision, 0.0),
+                p.whole.name,
+                p.first_gpu,
+            ),
+        )
+    )
+
+
+def _answers(planner: SlicePlanner, believed: ClusterRequest, micro_batch: int) -> Iterator[ClusterPlan]:
+    job: Job = believed.job
+    (island,) = build_islands(believed.cluster, job.precision, _ANY)
+    whole = Portion(island, island.num_nodes, island.gpus_per_node)
+    question = SliceRequest(
+        model=believed.model,
+        atoms=believed.atoms,
+        start=0,
+        stop=len(believed.atoms),
+        portion=whole,
+        micro_batch=micro_batch,
+        num_micro_batches=job.global_batch // micro_batch,
+        in_flight=1,
+        link_in_bytes_per_s=None,
+        link_out_bytes_per_s=None,
+        job=job,
+    )
+    for plan in guarded_plan(planner, question).plans:
+        yield _as_cluster_plan(plan, micro_batch)
+
+
+def _as_cluster_plan(plan: SlicePlan, micro_batch: int) -> ClusterPlan:
+    placements: tuple[Placement, ...] = place([stage.portion for stage in plan.stages])
+    stages = tuple(
+        ClusterStage(
+            stage.start, stage.stop, (Replicas(placed.slots, stage.config, micro_batch),), stage.recomputed
+        )
+        for stage, placed in zip(plan.stages, placements, strict=True)
+    )
+    return ClusterPlan(micro_batch, stages)
+
+
+def _on_real_nodes(plan: ClusterPlan, homes: dict[str, NodePart]) -> ClusterPlan:
+    """The same plan with the real GPUs, of which the slowest of a stage counts for all of it."""
+    stages = []
+    for stage in plan.stages:
+        (replicas,) = stage.replicas
+        slots = tuple(homes[slot.node.name].slot(slot.gpu_idx) for slot in replicas.slots)
+        stages.append(replace(stage, replicas=(replace(replicas, slots=slots),)))
+    return replace(plan, stages=tuple(stages))
