@@ -25,11 +25,12 @@ ISLANDS = (
     "--island-compute-tolerance --island-memory-tolerance --island-link-tolerance --island-network-tolerance"
 )
 BASIS = "--stack --calibration --cluster-constants --profiles --memory-margin"
-SEARCH = "--atoms --parallelizer --workers --pruning"
+SEARCH = "--atoms --workers --pruning"
 OUTPUT = "-o --output --json --trace"
 
 FROZEN = {
-    "plan": f"MODEL CLUSTER {JOB} {CHOICES} {BASIS} {ISLANDS} {SEARCH} {OUTPUT} --stats",
+    "plan": f"MODEL CLUSTER {JOB} {CHOICES} {BASIS} {ISLANDS} {SEARCH} --parallelizer {OUTPUT} --stats",
+    "compare": f"MODEL CLUSTER {JOB} {CHOICES} {BASIS} {ISLANDS} {SEARCH} --planners --json",
     "show": "PLAN --json",
     "check": "PLAN --json",
     "simulate": "PLAN --trace --json",

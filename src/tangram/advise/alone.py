@@ -10,7 +10,7 @@ that on the real GPUs, where the slowest of each stage sets its pace.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 
 from tangram.advise.referee import judge
@@ -22,7 +22,6 @@ from tangram.cluster.tolerances import Tolerances
 from tangram.job import Job, Precision
 from tangram.parallelizers.guard import guarded_plan
 from tangram.parallelizers.protocols import (
-    Capabilities,
     ClusterPlan,
     ClusterRequest,
     ClusterStage,
@@ -39,37 +38,29 @@ ALONE = "-alone"
 _ANY = Tolerances(compute=float("inf"), memory=float("inf"), intra=float("inf"), network=float("inf"))
 
 
-@dataclass(frozen=True, slots=True)
 class AlonePlanner:
     """A cluster planner made of a slice planner.
 
-    Attributes:
+    Args:
         planner: The parallelizer.
         fastest_first: Whether nodes with fast GPUs hold the first layers; the paper tries both.
     """
 
-    planner: SlicePlanner
-    fastest_first: bool = True
-
-    @property
-    def name(self) -> str:
-        """The parallelizer's, with ``-alone`` behind it."""
-        return self.planner.name + ALONE
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """The parallelizer's."""
-        return self.planner.capabilities
+    def __init__(self, planner: SlicePlanner, fastest_first: bool = True) -> None:
+        self.name = planner.name + ALONE
+        self.capabilities = planner.capabilities
+        self._planner = planner
+        self._fastest_first = fastest_first
 
     def plan_cluster(self, request: ClusterRequest) -> ClusterPlan | None:
         """Returns the plan that would be the fastest if all GPUs were like the slowest."""
-        parts = _ordered(equal_parts(request.cluster), request.job.precision, self.fastest_first)
+        parts = _ordered(equal_parts(request.cluster), request.job.precision, self._fastest_first)
         seen = as_if_equal(request.cluster, parts, request.job.precision)
         believed = replace(request, cluster=seen)
         homes = {node.name: part for node, part in zip(seen.nodes, parts, strict=True)}
         best: tuple[float, ClusterPlan] | None = None
         for micro_batch in request.job.micro_batches():
-            for plan in _answers(self.planner, believed, micro_batch):
+            for plan in _answers(self._planner, believed, micro_batch):
                 verdict = judge(believed, plan)
                 seconds = verdict.iteration_time_s
                 if seconds is not None and verdict.is_executable and (best is None or seconds < best[0]):

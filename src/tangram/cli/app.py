@@ -9,6 +9,7 @@ import typer
 from tangram._version import VERSION
 from tangram.cli.calibrate import calibrate_command
 from tangram.cli.catalog import gpus_command, models_command
+from tangram.cli.compare import compare_command
 from tangram.cli.documents import check_command, schema_command, show_command, simulate_command
 from tangram.cli.estimate import estimate_command
 from tangram.cli.groups import grouped
@@ -22,6 +23,7 @@ _HELP = "Plans LLM training on clusters of mixed GPUs: islands of equal GPUs, jo
 
 _COMMANDS = (
     ("plan", plan_command),
+    ("compare", compare_command),
     ("show", show_command),
     ("check", check_command),
     ("simulate", simulate_command),

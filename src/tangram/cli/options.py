@@ -211,15 +211,6 @@ class SearchOptions:
             text="Smallest piece to cut: operator, block, layer, or a number of layers (default: layer).",
         ),
     ] = "layer"
-    parallelizer: Annotated[
-        list[str] | None,
-        _option(
-            "--parallelizer",
-            metavar="NAME",
-            text="Who plans stages: exact, uniform, or an installed one; repeat it or use commas "
-            "(default: exact).",
-        ),
-    ] = None
     workers: Annotated[
         int,
         _option("--workers", metavar="N", text="Processes (default: 0, which decides); same plan."),
@@ -232,6 +223,21 @@ class SearchOptions:
             text="none, paper, or safe, which finds what none finds (default: safe).",
         ),
     ] = "safe"
+
+
+@dataclass(frozen=True, slots=True)
+class ParallelizerOptions:
+    """Who plans stages."""
+
+    parallelizer: Annotated[
+        list[str] | None,
+        _option(
+            "--parallelizer",
+            metavar="NAME",
+            text="Who plans stages: exact, uniform, or an installed one; repeat it or use commas "
+            "(default: exact).",
+        ),
+    ] = None
 
 
 @dataclass(frozen=True, slots=True)

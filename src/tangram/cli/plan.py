@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tangram.cli.inputs import Inputs, read_inputs, read_tolerances
@@ -15,6 +16,7 @@ from tangram.cli.options import (
     ModelArgument,
     OptionalClusterArgument,
     OutputOptions,
+    ParallelizerOptions,
     SearchOptions,
     StatsOptions,
 )
@@ -34,6 +36,7 @@ def plan_command(
     basis: BasisOptions,
     islands: IslandOptions,
     search: SearchOptions,
+    parallelizers: ParallelizerOptions,
     out: OutputOptions,
     stats: StatsOptions,
     cluster: OptionalClusterArgument = None,
@@ -42,7 +45,7 @@ def plan_command(
     check_targets(out)
     check_target(stats.stats, "--stats")
     started = time.perf_counter()
-    options = plan_options(search, islands)
+    options = plan_options(search, islands, parallelizers.parallelizer)
     inputs = read_inputs(model, cluster, job, choices, basis)
     seconds = {"inputs_s": time.perf_counter() - started}
     doc = _plan(inputs, options, seconds)
@@ -53,8 +56,14 @@ def plan_command(
     deliver(doc, out)
 
 
-def plan_options(search: SearchOptions, islands: IslandOptions) -> PlanOptions:
+def plan_options(
+    search: SearchOptions, islands: IslandOptions, parallelizers: Sequence[str] | None = None
+) -> PlanOptions:
     """Returns the planner's options.
+
+    Args:
+        search, islands: As typed.
+        parallelizers: Names, or texts of several names with commas; the default when None.
 
     Raises:
         InputError: A value is out of range.
@@ -66,7 +75,7 @@ def plan_options(search: SearchOptions, islands: IslandOptions) -> PlanOptions:
     rules = [rule.value for rule in Pruning]
     if search.pruning not in rules:
         raise UnknownNameError("pruning", search.pruning, rules, where="--pruning")
-    names = [name.strip() for text in search.parallelizer or ["exact"] for name in text.split(",")]
+    names = [name.strip() for text in parallelizers or ["exact"] for name in text.split(",")]
     return PlanOptions(
         parallelizers=tuple(dict.fromkeys(name for name in names if name)),
         granularity=parse_granularity(search.atoms, where="--atoms"),
