@@ -14,8 +14,8 @@ from dataclasses import replace
 from itertools import combinations
 
 from tangram.advise.referee import judge
-from tangram.advise.replica_cost import slowest_gpu
 from tangram.baselines.nodes import NodePart, equal_parts
+from tangram.baselines.replica_cost import slowest_gpu
 from tangram.cluster.islands import build_islands
 from tangram.cluster.spec import Cluster, Portion
 from tangram.cluster.tolerances import Tolerances

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tangram.advise.replica_cost import MixedStageCost, mixed_stage_cost, portion_of
+from tangram.baselines.replica_cost import MixedStageCost, mixed_stage_cost, portion_of
 from tangram.cluster.spec import Slot
 from tangram.parallelizers.cluster_plans import coverage_faults, stage_faults
 from tangram.parallelizers.protocols import ClusterPlan, ClusterRequest, ClusterStage

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from tangram.advise.comparison import ClusterPlanSection, ClusterStageSection, ReplicasSection
 from tangram.advise.referee import Verdict
-from tangram.advise.replica_cost import MixedStageCost
+from tangram.baselines.replica_cost import MixedStageCost
 from tangram.cost.types import StageConfig
 from tangram.parallelizers.protocols import ClusterPlan, ClusterRequest, ClusterStage, Replicas
 from tangram.plan.schema import GpuSlot, PlanDocument
