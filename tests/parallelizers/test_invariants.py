@@ -108,6 +108,49 @@ def test_marks() -> None:
     )
 
 
+WIDE, TWO = StageConfig(dp=4, tp=1, zero=3), StageConfig(dp=2, tp=2, zero=1)
+
+
+def mixed(*configs: StageConfig) -> StageChoice:
+    return replace(STAGE, config=configs[0], atom_configs=configs)
+
+
+def test_atoms_may_differ() -> None:
+    assert choice_faults(WHOLE, mixed(WIDE, TWO, TWO, WIDE, TWO, WIDE)) == []
+    assert plan_faults(WHOLE, SlicePlan((mixed(WIDE, WIDE, TWO, TWO, TWO, TWO),))) == []
+
+
+@pytest.mark.parametrize(
+    ("stage", "said"),
+    [
+        (mixed(*[WIDE] * 5), ["5 configurations for 6 atoms"]),
+        (replace(STAGE, atom_configs=(WIDE,) * 6), ["its configuration is", "that of its first atom"]),
+        (mixed(*[WIDE] * 5, replace(WIDE, offload_optimizer=True)), ["differ in what is offloaded"]),
+        (mixed(*[WIDE] * 5, StageConfig(dp=2, tp=1)), ["dp 2 x tp 1 x cp 1 = 2, but it has 4 GPUs"]),
+        (mixed(*[WIDE] * 5, StageConfig(dp=0, tp=1)), ["below 1"]),
+        (mixed(*[WIDE] * 5, replace(WIDE, zero=4)), ["zero 4"]),
+    ],
+)
+def test_every_configuration_must_be_legal(stage: StageChoice, said: list[str]) -> None:
+    faults = choice_faults(WHOLE, stage)
+    assert all(words in faults_text(faults) for words in said)
+    assert len(faults) == 1
+
+
+def test_pins_hold_for_every_atom() -> None:
+    pins = replace(WHOLE, job=replace(WHOLE.job, pins=Pins(tp=1)))
+    assert choice_faults(pins, mixed(*[WIDE] * 5, TWO)) == ["tp is 2, the user dictates 1"]
+
+
+def test_ends_that_share_a_matrix_agree() -> None:
+    tied = replace(WHOLE, model=replace(WHOLE.model, tied_embeddings=True))
+    apart = mixed(*[WIDE] * 5, TWO)
+    assert choice_faults(WHOLE, apart) == []
+    assert "share a matrix" in faults_text(choice_faults(tied, apart))
+    assert choice_faults(tied, mixed(WIDE, TWO, TWO, TWO, TWO, WIDE)) == []
+    assert choice_faults(replace(tied, start=1), replace(apart, start=1, recomputed=(False,) * 5)) != []
+
+
 def test_coverage() -> None:
     first, second = two_stages(WHOLE).stages
     assert plan_faults(WHOLE, SlicePlan(())) == ["the plan has no stages"]

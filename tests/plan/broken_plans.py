@@ -271,6 +271,37 @@ CASES: list[Case] = [
         },
         f"{S0}.ranks[0]",
     ),
+    # Stages whose layers differ.
+    ("layer-configs-atoms", "mixed", {f"{S0}.layer_configs": lambda old: old[:1]}),
+    ("layer-configs-atoms", "mixed", {f"{S0}.layer_configs": lambda old: old[:2]}),
+    (
+        "layer-configs-atoms",
+        "mixed",
+        {f"{S0}.layer_configs[1].atoms": [1, 4]},
+        f"{S0}.layer_configs",
+    ),
+    ("layer-configs-first", "mixed", {f"{S0}.zero": 2}, f"{S0}.layer_configs[0].zero"),
+    (
+        "layer-configs-tied",
+        "mixed",
+        {f"{S0}.layer_configs[2].zero": 2},
+        f"{S0}.layer_configs[2]",
+    ),
+    (
+        "mesh-sizes",
+        "mixed",
+        {f"{S0}.layer_configs[1].mesh.sizes": [2, 1, 2]},
+        f"{S0}.layer_configs[1].mesh.sizes",
+    ),
+    ("degrees-product mesh-sizes", "mixed", {f"{S0}.layer_configs[1].cp": 2}, f"{S0}.layer_configs[1].dp"),
+    (
+        "micro-batch-sum",
+        "mixed",
+        {f"{S0}.layer_configs[1].micro_batch_per_dp_rank": [1, 1, 1, 2]},
+        f"{S0}.layer_configs[1].micro_batch_per_dp_rank",
+    ),
+    ("experts-absent", "mixed", {f"{S0}.layer_configs[1].ep": 2}, f"{S0}.layer_configs[1].expert_mesh"),
+    ("zero-axes", "mixed", {f"{S0}.layer_configs[1].zero_axes": []}, f"{S0}.layer_configs[1].zero_axes"),
     # Schedule.
     (
         "batch-product throughput bound-gap",

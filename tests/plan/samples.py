@@ -31,6 +31,7 @@ from tangram.plan.schema import (
     IdleSection,
     IslandSection,
     JobSection,
+    LayerConfig,
     LayerRecompute,
     MeshSection,
     ModelSection,
@@ -379,6 +380,29 @@ def operator_plan() -> PlanDocument:
         ],
         granularity="operator",
     )
+
+
+@cache
+def mixed_plan() -> PlanDocument:
+    """A tied model in one stage: ends with tp 2, layers with dp 4 and their weights sharded."""
+    doc = build(model(), JOB, [Choice((0, 6), ISLANDS[0], FAST_SLOTS, 1, dp=2, tp=2, zero=1)])
+    stage = doc.pipelines[0].stages[0]
+    own = {name: getattr(stage, name) for name in LayerConfig.model_fields}
+    ends = [LayerConfig(**own | {"atoms": atoms}) for atoms in ((0, 1), (5, 6))]
+    inner = ends[0].model_copy(
+        update={
+            "atoms": (1, 5),
+            "mesh": MeshSection(axes=["dp", "cp", "tp"], sizes=[4, 1, 1]),
+            "dp": 4,
+            "tp": 1,
+            "sequence_parallel": False,
+            "micro_batch_per_dp_rank": [1] * 4,
+            "zero": 3,
+        }
+    )
+    mixed = stage.model_copy(update={"layer_configs": [ends[0], inner, ends[1]]})
+    pipeline = doc.pipelines[0].model_copy(update={"stages": [mixed]})
+    return doc.model_copy(update={"pipelines": [pipeline]})
 
 
 _STEP = re.compile(r"(\w[\w-]*)|\[(\d+)\]")

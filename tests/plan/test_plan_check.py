@@ -13,7 +13,7 @@ from broken_plans import CASES, S0, Case, P
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
-from samples import dense_plan, edited, moe_plan, operator_plan
+from samples import dense_plan, edited, mixed_plan, moe_plan, operator_plan
 
 from tangram import plan as plan_room
 from tangram.plan.check import check_plan
@@ -23,6 +23,7 @@ BASES: dict[str, Callable[[], PlanDocument]] = {
     "dense": dense_plan,
     "moe": moe_plan,
     "operator": operator_plan,
+    "mixed": mixed_plan,
 }
 
 

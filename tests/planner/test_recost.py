@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from example_plans import example_plan
+from example_plans import example_cluster, example_job, example_model, example_plan
 
+from tangram.job import Pins
+from tangram.model.load import trim_layers
+from tangram.parallelizers import registry
 from tangram.plan.check import check_plan
 from tangram.plan.json_io import read_plan, to_json
 from tangram.plan.schema import PlanDocument
+from tangram.planner.options import PlanOptions
+from tangram.planner.planner import plan
 from tangram.planner.recost import cost_violations, recost_plan, simulate_plan
 from tangram.units import NS_PER_S
 
@@ -134,3 +140,31 @@ def test_plans_that_rest_on_measurements_are_not_compared() -> None:
     )
     assert cost_violations(doc)
     assert not cost_violations(tampered(doc, "prediction.basis", lambda _: "measured"))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "name"), [("a100-v100-mixed", "gpt3-1.3b"), ("c2-h100-a100", "mixtral-8x7b")]
+)
+def test_plans_with_layers_that_differ_are_what_the_cost_model_says(
+    cluster: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(registry._BUILT_IN, "mixed", ("mixed_planner", "MixedPlanner"))
+    model = trim_layers(example_model(name), 6)
+    job = replace(example_job(cluster, name), pins=Pins(micro_batch=16))
+    doc = plan(model, example_cluster(cluster), job, PlanOptions(parallelizers=("mixed",), workers=1))
+    mixed = [idx for idx, stage in enumerate(doc.stages) if stage.layer_configs]
+    assert mixed
+    file = tmp_path / "plan.json"
+    file.write_text(to_json(doc), encoding="utf-8")
+    read = read_plan(file)
+    assert read == doc.model_validate_json(to_json(doc))
+    assert not check_plan(read)
+    assert not cost_violations(read)
+    timeline = simulate_plan(read)
+    assert math.isclose(timeline.iteration_ns / NS_PER_S, doc.prediction.iteration_time_s, rel_tol=1e-9)
+    for idx, stage in enumerate(recost_plan(doc).stages):
+        assert bool(stage.atom_configs) is (idx in mixed)
+    reshard = doc.stages[mixed[0]].predicted.components["reshard"]
+    assert reshard > 0
+    other = tampered(doc, f"pipelines.0.stages.{mixed[0]}.layer_configs.1.zero", lambda old: 3 - old)
+    assert "stage-cost-differs" in [code for code, _ in found_in(other)]

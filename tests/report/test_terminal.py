@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from report_samples import make_plan
 
-from tangram.plan.schema import PlanDocument, SearchSection
+from tangram.plan.schema import LayerConfig, PlanDocument, SearchSection
 from tangram.report.page import Page, can_show_unicode, make_console
 from tangram.report.terminal import add_plan
 
@@ -84,6 +84,22 @@ def test_stage_rows() -> None:
     assert re.search(row, text)
     assert re.search(r"1 +4x V100-32GB-SXM2 +24-31 +tp2 dp2 zero1 .* full 3/8 ", text)
     assert re.search(r"2 +4x V100-32GB-SXM2 +32-39\+head .* optimizer ", text)
+
+
+def test_layers_that_differ_are_counted() -> None:
+    doc = make_plan()
+    stage = doc.pipelines[0].stages[1]
+    own = {name: getattr(stage, name) for name in LayerConfig.model_fields}
+    wide = {"dp": 4, "tp": 1, "zero": 3}
+    runs = [LayerConfig(**own | {"atoms": (25, 28)}), LayerConfig(**own | wide | {"atoms": (28, 32)})]
+    runs.append(runs[0].model_copy(update={"atoms": (32, 33)}))
+    mixed = stage.model_copy(update={"layer_configs": runs})
+    stages = [doc.stages[0], mixed, *doc.stages[2:]]
+    pipeline = doc.pipelines[0].model_copy(update={"stages": stages})
+    text = printed(doc.model_copy(update={"pipelines": [pipeline]}), 160, unicode=False)
+    assert "mixed: 4x tp2 dp2 zero1, 4x tp1 dp4 zero3" in text
+    assert "mixed: so many atoms of each kind" in " ".join(text.split())
+    assert "mixed" not in printed(doc, 160, unicode=False)
 
 
 def test_narrow_stage_rows_keep_all_choices() -> None:

@@ -27,7 +27,7 @@ _MOST_STAGES = 20_000  # Some 40 MiB; then the book starts anew.
 
 Request = SliceRequest | TableRequest
 
-_StageKey = tuple[tuple[int, ...], tuple[bool, ...], int, int, StageConfig]
+_StageKey = tuple[tuple[int, ...], tuple[bool, ...], int, int, StageConfig, tuple[StageConfig, ...]]
 _PriceKey = tuple[tuple[str, ...], int, int]
 
 
@@ -97,7 +97,8 @@ class StageBook:
     def _key(self, stage: StageChoice) -> _StageKey:
         portion = stage.portion
         content = self.classes[stage.start : stage.stop]
-        return content, tuple(stage.recomputed), portion.num_nodes, portion.gpus_per_node, stage.config
+        where = portion.num_nodes, portion.gpus_per_node
+        return content, tuple(stage.recomputed), *where, stage.config, tuple(stage.atom_configs)
 
     def _costed(self, stage: StageChoice, in_flight: int, itemise: Callable[..., Any]) -> StageCost:
         return stage_cost(
@@ -111,6 +112,7 @@ class StageBook:
             stage.recomputed,
             self.job,
             itemise=itemise,
+            atom_configs=stage.atom_configs,
         )
 
     def _priced(

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from tangram.cluster.spec import Portion, portions
-from tangram.cost.types import BoolArray, IntArray, StageCost
+from tangram.cost.types import BoolArray, IntArray, StageConfig, StageCost
 from tangram.job import Recompute
 from tangram.model.spec import MoeSpec
 from tangram.parallelizers.book import Request, stage_book
@@ -59,12 +59,15 @@ def plan_faults(request: SliceRequest, plan: SlicePlan) -> list[str]:
 
 def choice_faults(request: Request, stage: StageChoice) -> list[str]:
     """Returns how one stage breaks an invariant by itself: GPUs, degrees, what the user dictates."""
-    return [
-        *_degree_faults(request, stage),
-        *_shape_faults(request, stage),
-        *_pin_faults(request, stage),
-        *_recompute_faults(request, stage),
-    ]
+    faults = _mixture_faults(request, stage)
+    if faults:
+        return faults
+    faults = _portion_faults(request, stage)
+    for config in dict.fromkeys(stage.configs):
+        own = [*_degree_faults(request, stage, config), *_shape_faults(request, stage, config)]
+        own += _pin_faults(request, config)
+        faults += [fault for fault in own if fault not in faults]
+    return faults + _recompute_faults(request, stage)
 
 
 def table_faults(
@@ -116,18 +119,40 @@ def _gpu_faults(request: SliceRequest, plan: SlicePlan) -> list[str]:
     return []
 
 
-def _degree_faults(request: Request, stage: StageChoice) -> list[str]:
-    c, island = stage.config, request.portion.island
+def _mixture_faults(request: Request, stage: StageChoice) -> list[str]:
+    """Returns what is wrong with a stage whose atoms have configurations of their own."""
+    configs = stage.atom_configs
+    if not configs:
+        return []
+    if len(configs) != stage.stop - stage.start:
+        return [f"{len(configs)} configurations for {stage.stop - stage.start} atoms"]
+    faults = []
+    if configs[0] != stage.config:
+        faults.append(f"its configuration is {stage.config}, that of its first atom {configs[0]}")
+    if len({(c.offload_optimizer, c.offload_activations) for c in configs}) > 1:
+        faults.append("its atoms differ in what is offloaded")
+    atoms = request.atoms[stage.start : stage.stop]
+    both_ends = any(atom.is_embedding for atom in atoms) and any(atom.is_head for atom in atoms)
+    if request.model.tied_embeddings and both_ends and configs[0] != configs[-1]:
+        faults.append("embedding and head share a matrix, but not their configuration")
+    return faults
+
+
+def _portion_faults(request: Request, stage: StageChoice) -> list[str]:
+    island = request.portion.island
+    if stage.portion.island != island:
+        return [f"it is on island {stage.portion.island.name}, the portion on {island.name}"]
+    if stage.portion not in _legal(request.portion):
+        size = f"{stage.portion.num_nodes} x {stage.portion.gpus_per_node}"
+        return [f"{size} GPUs are no legal part of the portion"]
+    return []
+
+
+def _degree_faults(request: Request, stage: StageChoice, c: StageConfig) -> list[str]:
     gpus = stage.portion.num_gpus
     faults = []
-    if stage.portion.island != island:
-        faults.append(f"it is on island {stage.portion.island.name}, the portion on {island.name}")
-    elif stage.portion not in _legal(request.portion):
-        faults.append(
-            f"{stage.portion.num_nodes} x {stage.portion.gpus_per_node} GPUs are no legal part of the portion"
-        )
     if min(c.dp, c.tp, c.cp, c.ep, c.expert_tp) < 1:
-        return [*faults, f"a degree is below 1: {c}"]
+        return [f"a degree is below 1: {c}"]
     if c.num_gpus != gpus:
         faults.append(f"dp {c.dp} x tp {c.tp} x cp {c.cp} = {c.num_gpus}, but it has {gpus} GPUs")
     if c.expert_tp not in (1, c.tp) or gpus % (c.ep * c.expert_tp):
@@ -150,10 +175,10 @@ def _legal(portion: Portion) -> list[Portion]:
     ]
 
 
-def _shape_faults(request: Request, stage: StageChoice) -> list[str]:
-    """Returns which widths of the model the degrees do not divide."""
-    c = stage.config
-    held = {i for atom in request.atoms[stage.start : stage.stop] for i in atom.layer_idxs}
+def _shape_faults(request: Request, stage: StageChoice, c: StageConfig) -> list[str]:
+    """Returns which widths of the model the degrees of those atoms that have them do not divide."""
+    atoms = request.atoms[stage.start : stage.stop]
+    held = {i for atom, own in zip(atoms, stage.configs, strict=False) if own == c for i in atom.layer_idxs}
     widths: dict[tuple[str, int, str, int], None] = {}
     for layer in (request.model.layers[i] for i in sorted(held)):
         widths["attention heads", layer.attention.num_heads, "tp", c.tp] = None
@@ -172,8 +197,8 @@ def _shape_faults(request: Request, stage: StageChoice) -> list[str]:
     ]
 
 
-def _pin_faults(request: Request, stage: StageChoice) -> list[str]:
-    pins, c = request.job.pins, stage.config
+def _pin_faults(request: Request, c: StageConfig) -> list[str]:
+    pins = request.job.pins
     dictated = {"tp": pins.tp, "dp": pins.dp, "cp": pins.cp, "ep": pins.ep, "zero": pins.zero}
     return [
         f"{name} is {getattr(c, name)}, the user dictates {value}"
@@ -187,14 +212,15 @@ def _recompute_faults(request: Request, stage: StageChoice) -> list[str]:
     if len(stage.recomputed) != len(atoms):
         return [f"{len(stage.recomputed)} recompute marks for {len(atoms)} atoms"]
     inner = [m for m, atom in zip(stage.recomputed, atoms, strict=True) if atom.layer_idxs]
+    selective = [c.selective for c, atom in zip(stage.configs, atoms, strict=False) if atom.layer_idxs]
     faults = []
     if sum(stage.recomputed) > sum(inner):
         faults.append("the embedding or the head is marked for recomputation")
     pinned = request.job.pins.recompute
     agrees = {
         None: True,
-        Recompute.NONE: not any(inner) and not stage.config.selective,
-        Recompute.SELECTIVE: not any(inner) and stage.config.selective,
+        Recompute.NONE: not any(inner) and not any(selective),
+        Recompute.SELECTIVE: not any(inner) and all(selective),
         Recompute.FULL: all(inner),
     }
     if not agrees[pinned]:

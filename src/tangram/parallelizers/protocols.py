@@ -91,7 +91,8 @@ class StageChoice:
         config: Degrees and memory-saving choices.
         recomputed: Per atom of the stage, whether it is recomputed in full.
         atom_configs: Per atom of the stage, its own configuration of the same GPUs, where atoms of one stage
-            differ; empty where all have ``config``. ``config`` is then that of the first atom.
+            differ; empty where all have ``config``. ``config`` is then that of the first atom. What is
+            offloaded is the same for all atoms, and ends that share a matrix have one configuration.
     """
 
     start: int
@@ -100,6 +101,11 @@ class StageChoice:
     config: StageConfig
     recomputed: tuple[bool, ...]
     atom_configs: tuple[StageConfig, ...] = ()
+
+    @property
+    def configs(self) -> tuple[StageConfig, ...]:
+        """Configuration of each atom of the stage."""
+        return self.atom_configs or (self.config,) * (self.stop - self.start)
 
 
 @dataclass(frozen=True, slots=True)

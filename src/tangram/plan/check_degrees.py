@@ -16,15 +16,16 @@ EXPERT_MESH_AXES = ("expert_dp", "ep", "expert_tp")
 def check_degrees(facts: Facts) -> Violations:
     """Checks degrees, meshes, and that heads, feed-forward width, experts, vocabulary and sequence divide."""
     for item in facts.stages:
-        yield from _dense_mesh(item)
-        yield from _expert_mesh(item)
-        yield from _zero(item)
-        yield from _sequence(facts, item)
         yield from _vocabulary(facts, item)
         yield from _kernel(facts, item)
-        yield from _tp_nodes(facts, item)
-        if facts.model is not None:
-            yield from _divisibility(facts.model, item)
+        for run in item.runs:
+            yield from _dense_mesh(run)
+            yield from _expert_mesh(run, item.parts)
+            yield from _zero(run)
+            yield from _sequence(facts, run)
+            yield from _tp_nodes(facts, run)
+            if facts.model is not None:
+                yield from _divisibility(facts.model, run)
 
 
 def _dense_mesh(item: StageFacts) -> Violations:
@@ -39,9 +40,10 @@ def _dense_mesh(item: StageFacts) -> Violations:
     yield from _mesh(stage.mesh, MESH_AXES, (stage.dp, stage.cp, stage.tp), "mesh", item.where)
 
 
-def _expert_mesh(item: StageFacts) -> Violations:
+def _expert_mesh(item: StageFacts, parts: frozenset[Part]) -> Violations:
+    """A run without experts, in a stage (of these parts) that has some, has an expert mesh all the same."""
     stage, where = item.stage, item.where
-    if Part.MOE not in item.parts:
+    if Part.MOE not in parts:
         if item.atoms and (stage.expert_mesh is not None or stage.ep != 1 or stage.expert_tp != 1):
             yield Violation(
                 "experts-absent",
@@ -130,8 +132,12 @@ def _vocabulary(facts: Facts, item: StageFacts) -> Violations:
             where,
             f"is {rows}; model.padded_vocab_size, the same for all, is {facts.doc.model.padded_vocab_size}",
         )
-    elif rows % stage.tp:
-        yield Violation("vocab-not-divisible", where, f"tp {stage.tp} does not divide {rows}")
+        return
+    for run in item.runs:
+        holds_end = run is item or any(atom.is_embedding or atom.is_head for atom in run.atoms)
+        if holds_end and rows % run.stage.tp:
+            yield Violation("vocab-not-divisible", where, f"tp {run.stage.tp} does not divide {rows}")
+            return
 
 
 def _kernel(facts: Facts, item: StageFacts) -> Violations:

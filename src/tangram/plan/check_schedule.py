@@ -13,7 +13,8 @@ def check_schedule(facts: Facts) -> Violations:
         yield from _windows(facts, pipeline, f"pipelines[{idx}]")
         yield from _overlaps(facts, pipeline, f"pipelines[{idx}].schedule")
     for item in facts.stages:
-        yield from _split(item)
+        for run in item.runs:
+            yield from _split(run)
     yield from _tied(facts)
 
 

@@ -21,6 +21,7 @@ def check_slices(facts: Facts) -> Violations:
         yield from _layers(item)
         yield from _recompute(item)
         yield from _offload(item)
+        yield from _layer_configs(facts, item)
 
 
 def _coverage(facts: Facts, pipeline: PipelineSection, where: str) -> Violations:
@@ -129,3 +130,40 @@ def _offload(item: StageFacts) -> Violations:
     outside = [atom for atom in atoms if not start <= atom < stop]
     if outside:
         yield Violation("offload-atoms", where, f"atom {outside[0]} is not in the slice [{start}, {stop})")
+
+
+def _layer_configs(facts: Facts, item: StageFacts) -> Violations:
+    runs, where = item.stage.layer_configs, f"{item.where}.layer_configs"
+    if not runs:
+        return
+    start, stop = item.stage.atoms
+    bounds = [start, *(run.atoms[1] for run in runs)]
+    due = [(a, b) for a, b in pairwise(bounds) if a < b]
+    if len(runs) < 2 or [run.atoms for run in runs] != due or bounds[-1] != stop:
+        yield Violation(
+            "layer-configs-atoms",
+            where,
+            f"holds {', '.join(f'[{a}, {b})' for a, b in (run.atoms for run in runs))}; due are two or more "
+            f"runs that cover [{start}, {stop}) in order",
+        )
+        return
+    first = runs[0]
+    differs = [
+        n for n in type(first).model_fields if n != "atoms" and getattr(first, n) != getattr(item.stage, n)
+    ]
+    if differs:
+        yield Violation(
+            "layer-configs-first",
+            f"{where}[0].{differs[0]}",
+            f"is {getattr(first, differs[0])}; the stage's own field, which is that of its first run, is "
+            f"{getattr(item.stage, differs[0])}",
+        )
+    tied = facts.model is not None and facts.model.tied_embeddings
+    if tied and item.stage.has_embedding and item.stage.has_head:
+        last = runs[-1].model_copy(update={"atoms": first.atoms})
+        if last != first:
+            yield Violation(
+                "layer-configs-tied",
+                f"{where}[{len(runs) - 1}]",
+                "differs from the first; embedding and head of this stage share their matrix",
+            )

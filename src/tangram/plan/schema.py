@@ -36,6 +36,7 @@ from tangram.plan.schema_report import (
 )
 from tangram.plan.schema_stage import (
     GpuSlot,
+    LayerConfig,
     LayerRecompute,
     MeshSection,
     PipelineSection,
@@ -66,6 +67,7 @@ __all__ = [
     "PinsSection",
     # what to carry out
     "GpuSlot",
+    "LayerConfig",
     "LayerRecompute",
     "MeshSection",
     "PipelineSection",

@@ -5,9 +5,9 @@ docs/plan-format.md explains the fields for the author of an executor or an expo
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from tangram.job import Recompute
 from tangram.plan.section import Count, Integer, Positive, Section
@@ -69,6 +69,36 @@ class LayerRecompute(Section):
     atom: Count
     layers: list[Count]
     mode: Recompute
+
+
+class LayerConfig(Section):
+    """A run of atoms of a stage with degrees of their own, on all GPUs of the stage.
+
+    Attributes:
+        atoms: ``[start, stop)``, half-open.
+        mesh: Grid of the dense part, over the ranks of the stage in their order.
+        expert_mesh: Grid of the experts over the same ranks; null where the stage has no experts.
+        dp, tp, cp, ep, expert_tp: Degrees.
+        sequence_parallel: Whether activations between tensor-parallel regions are sharded over ``tp``.
+        micro_batch_per_dp_rank: Samples of a micro-batch for each dp index; they sum to ``micro_batch``.
+        zero: 0 nothing sharded, 1 optimizer states, 2 also gradients, 3 also weights.
+        zero_axes: Mesh axes over which the states of dense weights are sharded.
+        expert_zero_axes: Axes of ``expert_mesh`` over which those of expert weights are.
+    """
+
+    atoms: tuple[Count, Count]
+    mesh: MeshSection
+    expert_mesh: MeshSection | None
+    dp: Positive
+    tp: Positive
+    cp: Positive
+    ep: Positive
+    expert_tp: Positive
+    sequence_parallel: bool
+    micro_batch_per_dp_rank: list[Positive]
+    zero: Literal[0, 1, 2, 3]
+    zero_axes: list[str]
+    expert_zero_axes: list[str] = Field(default_factory=list)
 
 
 class StagePrediction(Section):
@@ -139,6 +169,9 @@ class StageSection(Section):
         padded_vocab_size: Rows of embedding or head; null when the stage has neither.
         predicted: What the cost model says.
         reason: Why the stage looks as it does, in one sentence.
+        layer_configs: Where atoms of the stage differ in degrees: the runs of equal ones, which cover the
+            slice in order, and the fields above are those of the first run; missing where all atoms have what
+            stands above.
     """
 
     index: Count
@@ -170,6 +203,15 @@ class StageSection(Section):
     padded_vocab_size: Positive | None
     predicted: StagePrediction
     reason: str
+    layer_configs: list[LayerConfig] = Field(default_factory=list)
+
+    @model_serializer(mode="wrap")
+    def _without_equal_layers(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves the runs out where there is one: such stages are what they were before there were any."""
+        data: dict[str, Any] = serialize(self)
+        if not self.layer_configs:
+            data.pop("layer_configs", None)
+        return data
 
 
 class ScheduleSection(Section):

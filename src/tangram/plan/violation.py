@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tangram.errors import InputError
 from tangram.model.atoms import Atom, Part, cut_atoms, parse_granularity
@@ -61,6 +61,20 @@ class StageFacts:
     def is_last(self) -> bool:
         """Whether the stage ends its pipeline."""
         return self.stage is self.pipeline.stages[-1]
+
+    @property
+    def runs(self) -> tuple[StageFacts, ...]:
+        """The stage itself; or, where its atoms differ in degrees, each run of them as if it were a stage."""
+        if not self.stage.layer_configs:
+            return (self,)
+        first, found = self.stage.atoms[0], []
+        for idx, run in enumerate(self.stage.layer_configs):
+            start, stop = (max(0, at - first) for at in run.atoms)
+            fields = {name: getattr(run, name) for name in type(run).model_fields}
+            own = self.stage.model_copy(update=fields)
+            where = f"{self.where}.layer_configs[{idx}]"
+            found.append(replace(self, where=where, stage=own, atoms=self.atoms[start:stop]))
+        return tuple(found)
 
     @property
     def parts(self) -> frozenset[Part]:

@@ -60,7 +60,7 @@ def place_pipeline(
     part of it.
     """
     cuts = boundaries(model, atoms, micro_batch, job)
-    ends = [s.config.tp for s in stages if s.start == 0 or s.stop == len(atoms)]
+    first, last = stages[0].configs[0], stages[-1].configs[-1]
     return PlacedPipeline(
         model=model,
         atoms=atoms,
@@ -70,7 +70,7 @@ def place_pipeline(
         placements=placements,
         pipeline=pipeline,
         boundary_bytes=tuple(cuts.bytes_at[s.stop] for s in stages),
-        padded_vocab_size=padded_vocab_size(model.vocab_size, lcm(*ends)),
+        padded_vocab_size=padded_vocab_size(model.vocab_size, lcm(first.tp, last.tp)),
     )
 
 

@@ -147,7 +147,11 @@ def used_factors(
     table = job.basis.measured
     if not applies(job):
         return MeasuredTable()
-    keys = {_key(atom, stage, micro_batch) for stage in stages for atom in atoms[stage.start : stage.stop]}
+    keys = {
+        _key(atom, stage, config, micro_batch)
+        for stage in stages
+        for atom, config in zip(atoms[stage.start : stage.stop], stage.configs, strict=True)
+    }
     found = [factor for key in sorted(keys) if (factor := table.find(key)) is not None]
     used = tuple(factor for factor in found if factor.basis != PLAIN_FORMULA)
     return MeasuredTable(table.precision, table.seq_len, used) if used else MeasuredTable()
@@ -163,9 +167,9 @@ def atom_bases(
     """
     counts: Counter[str] = Counter()
     for stage in stages:
-        config = stage.config
-        for atom in atoms[stage.start : stage.stop]:
-            factor = job.basis.measured.find(_key(atom, stage, micro_batch)) if applies(job) else None
+        for atom, config in zip(atoms[stage.start : stage.stop], stage.configs, strict=True):
+            key = _key(atom, stage, config, micro_batch)
+            factor = job.basis.measured.find(key) if applies(job) else None
             basis = factor.basis if factor is not None else PLAIN_FORMULA
             other_experts = has_experts([atom]) and (config.ep > 1 or config.expert_tp != config.tp)
             if basis != PLAIN_FORMULA and (config.cp > 1 or other_experts):
@@ -199,6 +203,5 @@ def transfer_notes(job: Job) -> list[Assumption]:
     return [Assumption("transfers between stages are hidden behind compute", why)]
 
 
-def _key(atom: Atom, stage: StageChoice, micro_batch: int) -> FactorKey:
-    config = stage.config
+def _key(atom: Atom, stage: StageChoice, config: StageConfig, micro_batch: int) -> FactorKey:
     return FactorKey(atom.fingerprint, stage.portion.island.name, config.tp, micro_batch // config.dp)

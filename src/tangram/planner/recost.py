@@ -15,7 +15,7 @@ from tangram.errors import InputError
 from tangram.job import Recompute
 from tangram.model.atoms import Atom, cut_atoms, parse_granularity
 from tangram.parallelizers.protocols import StageChoice
-from tangram.plan.schema import IslandSection, PlanDocument, StageSection
+from tangram.plan.schema import IslandSection, LayerConfig, PlanDocument, StageSection
 from tangram.plan.violation import Violation
 from tangram.planner.document import place_pipeline, prediction
 from tangram.planner.edges import placed_edge, tied_bytes
@@ -241,23 +241,43 @@ def _bare_placement(stage: StageSection, cluster: Cluster) -> Placement:
 def _choice(stage: StageSection, island: Island, atoms: tuple[Atom, ...]) -> StageChoice:
     start, stop = stage.atoms
     num_nodes = len({slot.node for slot in stage.ranks})
-    layered = [row for row, atom in zip(stage.recompute, atoms[start:stop], strict=True) if atom.layer_idxs]
+    configs = _configs(stage, atoms[start:stop])
     return StageChoice(
         start=start,
         stop=stop,
         portion=Portion(island, num_nodes, len(stage.ranks) // num_nodes),
-        config=StageConfig(
-            dp=stage.dp,
-            tp=stage.tp,
-            cp=stage.cp,
-            ep=stage.ep,
-            expert_tp=stage.expert_tp,
-            zero=stage.zero,
-            selective=any(row.mode is Recompute.SELECTIVE for row in layered),
+        config=configs[0],
+        recomputed=tuple(row.mode is Recompute.FULL for row in stage.recompute),
+        atom_configs=configs if len(set(configs)) > 1 else (),
+    )
+
+
+def _configs(stage: StageSection, atoms: tuple[Atom, ...]) -> tuple[StageConfig, ...]:
+    """Returns the configuration of each atom of a stage.
+
+    Atoms say for themselves whether their attention core is recomputed only where some say no; else what one
+    says counts for all, since it means nothing for the others: ends of the model, and atoms recomputed in
+    full.
+    """
+    modes = {row.mode for row, atom in zip(stage.recompute, atoms, strict=True) if atom.layer_idxs}
+    selective = [Recompute.SELECTIVE in modes] * len(atoms)
+    if {Recompute.SELECTIVE, Recompute.NONE} <= modes:
+        selective = [row.mode is Recompute.SELECTIVE for row in stage.recompute]
+    parts: list[StageSection | LayerConfig] = list(stage.layer_configs) or [stage]
+    runs = [part for part in parts for _ in range(*part.atoms)]
+    return tuple(
+        StageConfig(
+            dp=run.dp,
+            tp=run.tp,
+            cp=run.cp,
+            ep=run.ep,
+            expert_tp=run.expert_tp,
+            zero=run.zero,
+            selective=own,
             offload_optimizer=stage.offload_optimizer,
             offload_activations=bool(stage.offload_activation_atoms),
-        ),
-        recomputed=tuple(row.mode is Recompute.FULL for row in stage.recompute),
+        )
+        for run, own in zip(runs, selective, strict=True)
     )
 
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import Any
 
 from tangram.cost.setting import attention_kernel
 from tangram.cost.stage import stage_cost
-from tangram.cost.types import StageCost
+from tangram.cost.types import StageConfig, StageCost
 from tangram.job import Job, Recompute
 from tangram.model.atoms import Atom, has_experts
 from tangram.model.spec import ModelSpec
 from tangram.parallelizers.protocols import StageChoice
-from tangram.plan.schema import LayerRecompute, MeshSection, RankSlot, StagePrediction, StageSection
+from tangram.plan.schema import (
+    LayerConfig,
+    LayerRecompute,
+    MeshSection,
+    RankSlot,
+    StagePrediction,
+    StageSection,
+)
 from tangram.planner.placement import Placement
 from tangram.simulate.pipeline import SimEdge, SimPipeline
 from tangram.units import NS_PER_S, count_of, format_bytes, format_duration
@@ -54,6 +63,7 @@ class PlacedPipeline:
             self.pipeline.stages[idx].in_flight,
             choice.recomputed,
             self.job,
+            atom_configs=choice.atom_configs,
         )
 
     @property
@@ -77,7 +87,6 @@ def _section(placed: PlacedPipeline, idx: int, first_rank: int) -> StageSection:
     choice, config = placed.stages[idx], placed.stages[idx].config
     atoms = placed.atoms[choice.start : choice.stop]
     layers = sorted({layer for atom in atoms for layer in atom.layer_idxs})
-    has_moe = has_experts(atoms)
     ends = atoms[0].is_embedding or atoms[-1].is_head
     gpu = choice.portion.island.gpu
     cost = placed.cost(idx)
@@ -94,22 +103,7 @@ def _section(placed: PlacedPipeline, idx: int, first_rank: int) -> StageSection:
         has_embedding=atoms[0].is_embedding,
         has_head=atoms[-1].is_head,
         ranks=_ranks(placed.placements[idx], first_rank),
-        mesh=MeshSection(axes=["dp", "cp", "tp"], sizes=[config.dp, config.cp, config.tp]),
-        expert_mesh=MeshSection(
-            axes=["expert_dp", "ep", "expert_tp"], sizes=[config.expert_dp, config.ep, config.expert_tp]
-        )
-        if has_moe
-        else None,
-        dp=config.dp,
-        tp=config.tp,
-        cp=config.cp,
-        ep=config.ep if has_moe else 1,
-        expert_tp=config.expert_tp if has_moe else 1,
-        sequence_parallel=config.tp > 1,
-        micro_batch_per_dp_rank=[placed.micro_batch // config.dp] * config.dp,
-        zero=config.zero,
-        zero_axes=["dp", "cp"] if config.zero else [],
-        expert_zero_axes=["expert_dp"] if has_moe and config.zero else [],
+        **_degrees(config, placed.micro_batch, has_moe=has_experts(atoms)),
         recompute=_recompute(choice, atoms),
         offload_optimizer=config.offload_optimizer,
         offload_activation_atoms=offloaded,
@@ -117,7 +111,43 @@ def _section(placed: PlacedPipeline, idx: int, first_rank: int) -> StageSection:
         padded_vocab_size=placed.padded_vocab_size if ends else None,
         predicted=_prediction(placed, idx, cost),
         reason=_reason(placed, idx, cost, len(layers)),
+        layer_configs=_layer_configs(placed, choice),
     )
+
+
+def _degrees(config: StageConfig, micro_batch: int, *, has_moe: bool) -> dict[str, Any]:
+    """Returns the fields that a stage and a run of its atoms have in common."""
+    ep, expert_tp = (config.ep, config.expert_tp) if has_moe else (1, 1)
+    expert_mesh = MeshSection(axes=["expert_dp", "ep", "expert_tp"], sizes=[config.expert_dp, ep, expert_tp])
+    return {
+        "mesh": MeshSection(axes=["dp", "cp", "tp"], sizes=[config.dp, config.cp, config.tp]),
+        "expert_mesh": expert_mesh if has_moe else None,
+        "dp": config.dp,
+        "tp": config.tp,
+        "cp": config.cp,
+        "ep": ep,
+        "expert_tp": expert_tp,
+        "sequence_parallel": config.tp > 1,
+        "micro_batch_per_dp_rank": [micro_batch // config.dp] * config.dp,
+        "zero": config.zero,
+        "zero_axes": ["dp", "cp"] if config.zero else [],
+        "expert_zero_axes": ["expert_dp"] if has_moe and config.zero else [],
+    }
+
+
+def _layer_configs(placed: PlacedPipeline, choice: StageChoice) -> list[LayerConfig]:
+    """Returns the runs of atoms of equal degrees; none where all atoms of the stage have the same.
+
+    What of attention is recomputed stands with the atoms.
+    """
+    has_moe = has_experts(placed.atoms[choice.start : choice.stop])
+    runs: list[LayerConfig] = []
+    start = choice.start
+    for config, members in groupby(replace(c, selective=False) for c in choice.configs):
+        stop = start + len(list(members))
+        runs.append(LayerConfig(atoms=(start, stop), **_degrees(config, placed.micro_batch, has_moe=has_moe)))
+        start = stop
+    return runs if len(runs) > 1 else []
 
 
 def _no_layers(placed: PlacedPipeline, start: int) -> tuple[int, int]:
@@ -134,9 +164,9 @@ def _ranks(placement: Placement, first: int) -> list[RankSlot]:
 
 
 def _recompute(choice: StageChoice, atoms: Sequence[Atom]) -> list[LayerRecompute]:
-    kept = Recompute.SELECTIVE if choice.config.selective else Recompute.NONE
     rows = []
-    for i, (atom, again) in enumerate(zip(atoms, choice.recomputed, strict=True)):
+    for i, (atom, again, config) in enumerate(zip(atoms, choice.recomputed, choice.configs, strict=True)):
+        kept = Recompute.SELECTIVE if config.selective else Recompute.NONE
         mode = Recompute.FULL if again else kept
         if not atom.layer_idxs:
             mode = Recompute.NONE

@@ -111,7 +111,9 @@ class TableSet:
         """Expert degrees mean nothing on a stage without experts; 1 needs the fewest communicators."""
         if has_experts(self.atoms[choice.start : choice.stop]):
             return choice
-        return replace(choice, config=replace(choice.config, ep=1, expert_tp=1))
+        configs = [replace(config, ep=1, expert_tp=1) for config in choice.configs]
+        own = tuple(configs) if len(set(configs)) > 1 else ()
+        return replace(choice, config=configs[0], atom_configs=own)
 
 
 @dataclass(slots=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from rich.text import Text
 
 from tangram.job import Recompute
-from tangram.plan.schema import PipelineSection, PlanDocument, StageSection
+from tangram.plan.schema import LayerConfig, PipelineSection, PlanDocument, StageSection
 from tangram.report.bars import bar, fill_style
 from tangram.report.grid import Grid
 from tangram.report.page import Page
@@ -29,7 +31,19 @@ def add_stages(page: Page, doc: PlanDocument) -> None:
 
 
 def degrees(stage: StageSection) -> str:
-    """Returns the degrees of a stage: always tp and dp, the others where they are not 1 or 0."""
+    """Returns the degrees of a stage: always tp and dp, the others where they are not 1 or 0.
+
+    Where atoms differ it counts those of each kind, for example ``mixed: 12x tp1 dp8 zero3, 4x tp2 dp4``.
+    """
+    if not stage.layer_configs:
+        return _degrees(stage)
+    counts: Counter[str] = Counter()
+    for run in stage.layer_configs:
+        counts[_degrees(run)] += run.atoms[1] - run.atoms[0]
+    return "mixed: " + ", ".join(f"{number}x {words}" for words, number in counts.items())
+
+
+def _degrees(stage: StageSection | LayerConfig) -> str:
     parts = [f"tp{stage.tp}", f"dp{stage.dp}"]
     parts += [f"cp{stage.cp}"] if stage.cp > 1 else []
     parts += [f"ep{stage.ep}"] if stage.ep > 1 else []
@@ -146,8 +160,10 @@ def _legend(doc: PlanDocument) -> str:
         parts.pop(1)
     if all(recompute(stage) == "none" for stage in doc.stages):
         parts.append("no layer is recomputed")
-    if any(stage.expert_tp > 1 for stage in doc.stages):
+    if any("etp" in degrees(stage) for stage in doc.stages):
         parts.insert(0, "etp: tensor-parallel degree of the experts")
+    if any(stage.layer_configs for stage in doc.stages):
+        parts.insert(0, "mixed: so many atoms of each kind, embedding and head among them")
     if any("emb" in layers(stage) for stage in doc.stages):
         parts.insert(0, "layers: counted from 0")
     return "; ".join(parts) + "."
