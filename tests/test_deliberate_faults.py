@@ -30,6 +30,7 @@ import tangram
 from tangram.cluster.islands import build_islands
 from tangram.cluster.shorthand import parse_shorthand
 from tangram.cluster.spec import Portion
+from tangram.cost import stage
 from tangram.cost.configs import legal_configs
 from tangram.cost.stage import stage_cost
 from tangram.errors import TangramError
@@ -236,9 +237,9 @@ FAULTS = (
     ),
     Fault(
         "memory counts one micro-batch less",
-        stage_cost,
-        "min(in_flight, num_micro_batches) * activation_bytes",
-        "(min(in_flight, num_micro_batches) - 1) * activation_bytes",
+        stage._together,
+        "num_held * activation_bytes",
+        "(num_held - 1) * activation_bytes",
         memory,
     ),
     Fault(

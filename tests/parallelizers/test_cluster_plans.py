@@ -96,3 +96,19 @@ def test_conformance_of_a_cluster_planner() -> None:
     check_parallelizer(FixedAnswer())
     with pytest.raises(AssertionError, match="the last stage ends at atom"):
         check_parallelizer(LosesTheHead())
+
+
+DP, TP = StageConfig(4, 1), StageConfig(2, 2)
+
+
+def test_atoms_may_differ_in_configuration() -> None:
+    assert cluster_plan_faults(REQUEST, one_replica(atom_configs=(DP, TP, TP))) == []
+    two = tuple(replace(GOOD.stages[0].replicas[0], samples=4, atom_configs=(DP, TP, TP)) for _ in range(2))
+    cases = [
+        (one_replica(atom_configs=(DP, TP)), "2 configurations for 3 atoms"),
+        (one_replica(atom_configs=(TP, TP, DP)), "the first StageConfig(dp=2"),
+        (one_replica(atom_configs=(DP, TP, StageConfig(1, 2))), "dp 1 x cp 1 x tp 2 is 2, there are 4 GPUs"),
+        (changed(0, replicas=two), "and so do its replicas"),
+    ]
+    for plan, fault in cases:
+        assert any(fault in found for found in cluster_plan_faults(REQUEST, plan)), fault

@@ -133,7 +133,10 @@ def _as_cluster_plan(plan: SlicePlan, micro_batch: int) -> ClusterPlan:
     placements: tuple[Placement, ...] = place([stage.portion for stage in plan.stages])
     stages = tuple(
         ClusterStage(
-            stage.start, stage.stop, (Replicas(placed.slots, stage.config, micro_batch),), stage.recomputed
+            stage.start,
+            stage.stop,
+            (Replicas(placed.slots, stage.config, micro_batch, stage.atom_configs),),
+            stage.recomputed,
         )
         for stage, placed in zip(plan.stages, placements, strict=True)
     )

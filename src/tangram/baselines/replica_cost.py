@@ -98,6 +98,7 @@ def mixed_stage_cost(
             in_flight,
             stage.recomputed,
             request.job,
+            atom_configs=replicas.atom_configs,
         )
 
     kinds = []

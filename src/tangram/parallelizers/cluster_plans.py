@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from itertools import pairwise
 
+from tangram.cost.types import StageConfig
 from tangram.parallelizers.protocols import ClusterPlan, ClusterRequest, ClusterStage, Replicas
 
 
@@ -62,12 +63,24 @@ def _stage_faults(micro_batch: int, stage: ClusterStage) -> list[str]:
     if stage.replicas and samples != micro_batch:
         faults.append(f"its replicas take {samples} samples of a micro-batch of {micro_batch}")
     for replicas in stage.replicas:
-        faults += _replica_faults(replicas)
+        for config in dict.fromkeys((replicas.config, *replicas.atom_configs)):
+            faults += _replica_faults(replicas, config)
+        if replicas.atom_configs:
+            faults += _mixture_faults(stage, replicas)
     return faults
 
 
-def _replica_faults(replicas: Replicas) -> list[str]:
-    faults, config = [], replicas.config
+def _mixture_faults(stage: ClusterStage, replicas: Replicas) -> list[str]:
+    configs = replicas.atom_configs
+    if len(stage.replicas) > 1:
+        return ["its atoms differ in configuration, and so do its replicas"]
+    if len(configs) != stage.stop - stage.start or configs[0] != replicas.config:
+        return [f"{len(configs)} configurations for {stage.stop - stage.start} atoms, the first {configs[0]}"]
+    return []
+
+
+def _replica_faults(replicas: Replicas, config: StageConfig) -> list[str]:
+    faults = []
     if config.num_gpus != len(replicas.slots):
         faults.append(
             f"dp {config.dp} x cp {config.cp} x tp {config.tp} is {config.num_gpus}, "

@@ -229,11 +229,13 @@ class Replicas:
         slots: The GPUs, in mesh order (dp, cp, tp; the last varies fastest).
         config: Degrees and memory-saving choices; ``dp`` counts these replicas only.
         samples: Of every micro-batch, what these replicas take together; a multiple of ``config.dp``.
+        atom_configs: As in :class:`StageChoice`; only where all replicas of the stage are alike.
     """
 
     slots: tuple[Slot, ...]
     config: StageConfig
     samples: int
+    atom_configs: tuple[StageConfig, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
