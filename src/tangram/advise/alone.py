@@ -35,6 +35,9 @@ from tangram.planner.placement import Placement, place
 ALONE = "-alone"
 """Behind a parallelizer's name: that parallelizer applied so."""
 
+SLOWEST_FIRST = "-alone-slowest-first"
+"""The same, with the slow GPUs at the front of the pipeline."""
+
 _ANY = Tolerances(compute=float("inf"), memory=float("inf"), intra=float("inf"), network=float("inf"))
 
 
@@ -47,7 +50,7 @@ class AlonePlanner:
     """
 
     def __init__(self, planner: SlicePlanner, fastest_first: bool = True) -> None:
-        self.name = planner.name + ALONE
+        self.name = planner.name + (ALONE if fastest_first else SLOWEST_FIRST)
         self.capabilities = planner.capabilities
         self._planner = planner
         self._fastest_first = fastest_first

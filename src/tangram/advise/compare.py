@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from tangram.advise.alone import ALONE, AlonePlanner
+from tangram.advise.alone import ALONE, SLOWEST_FIRST, AlonePlanner
 from tangram.advise.comparison import ComparisonDocument, PlannerKind, PlannerSection
 from tangram.advise.features import features_of_cluster_plan, features_of_document
 from tangram.advise.referee import judge
@@ -69,7 +69,7 @@ def planner_names() -> list[str]:
             continue
         inside.append(name)
         if isinstance(planner, SlicePlanner):
-            alone.append(name + ALONE)
+            alone += [name + ALONE, name + SLOWEST_FIRST]
     return [*inside, *alone, *whole]
 
 
@@ -107,7 +107,7 @@ def compare(question: Question, names: Sequence[str]) -> ComparisonDocument:
 
 def _planner(name: str) -> ClusterPlanner | None:
     """Returns the planner of whole clusters of that name, or None for a parallelizer inside Tangram."""
-    base = name.removesuffix(ALONE)
+    base = name.removesuffix(SLOWEST_FIRST).removesuffix(ALONE)
     if base not in parallelizer_names():
         raise UnknownNameError("planner", name, planner_names(), where=WHERE)
     planner = get_parallelizer(base)
@@ -121,7 +121,7 @@ def _planner(name: str) -> ClusterPlanner | None:
         raise InputError(
             f"{base} cannot plan alone: it answers with single stages, which only Tangram joins", where=WHERE
         )
-    return AlonePlanner(planner)
+    return AlonePlanner(planner, fastest_first=not name.endswith(SLOWEST_FIRST))
 
 
 def _inside(question: Question, name: str) -> PlannerSection:
@@ -154,7 +154,7 @@ def _inside(question: Question, name: str) -> PlannerSection:
 
 
 def _whole(question: Question, name: str, planner: ClusterPlanner) -> PlannerSection:
-    kind = PlannerKind.ALONE if name.endswith(ALONE) else PlannerKind.CLUSTER
+    kind = PlannerKind.ALONE if isinstance(planner, AlonePlanner) else PlannerKind.CLUSTER
     request = ClusterRequest(question.model, cut_atoms(question.model), question.cluster, question.job)
     began = question.clock()
     try:
