@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from tangram.advise.alone import ALONE, SLOWEST_FIRST, AlonePlanner
 from tangram.advise.comparison import ComparisonDocument, PlannerKind, PlannerSection
-from tangram.advise.features import features_of_cluster_plan, features_of_document
+from tangram.advise.features import LACKED_BY_EXACT, Feature, features_of_cluster_plan, features_of_document
 from tangram.advise.referee import judge
 from tangram.advise.sections import (
     cluster_plan_section,
@@ -147,7 +147,7 @@ def _inside(question: Question, name: str) -> PlannerSection:
         executable=True,
         reason="",
         summary=document_summary(doc),
-        features=[feature.value for feature in features_of_document(doc)],
+        **_feature_fields(features_of_document(doc)),
         peak_memory_frac=max(s.predicted.peak_bytes / s.predicted.capacity_bytes for s in doc.stages),
         plan=doc,
     )
@@ -178,10 +178,15 @@ def _whole(question: Question, name: str, planner: ClusterPlanner) -> PlannerSec
         executable=verdict.is_executable,
         reason="; ".join(verdict.faults),
         summary=cluster_plan_summary(answer, layers),
-        features=[feature.value for feature in features],
+        **_feature_fields(features),
         peak_memory_frac=max(peaks, default=None),
         plan=cluster_plan_section(request, answer, verdict),
     )
+
+
+def _feature_fields(features: Sequence[Feature]) -> dict[str, list[str]]:
+    lacked = [feature.value for feature in features if feature in LACKED_BY_EXACT]
+    return {"features": [feature.value for feature in features], "lacked_by_exact": lacked}
 
 
 def _nothing(name: str, kind: PlannerKind, took_s: float, reason: str) -> PlannerSection:
@@ -194,7 +199,7 @@ def _nothing(name: str, kind: PlannerKind, took_s: float, reason: str) -> Planne
         executable=False,
         reason=reason,
         summary="no plan",
-        features=[],
+        **_feature_fields(()),
         peak_memory_frac=None,
         plan=None,
     )

@@ -98,6 +98,7 @@ class PlannerSection(Section):
         reason: Why not; empty for an executable plan.
         summary: The plan in a few words.
         features: What the plan makes use of.
+        lacked_by_exact: Which of these no plan of ``exact`` has.
         peak_memory_frac: The fullest GPU's peak as a share of what it has.
         plan: The plan: a plan document, or a cluster plan; null without one.
     """
@@ -111,6 +112,7 @@ class PlannerSection(Section):
     reason: str
     summary: str
     features: list[str]
+    lacked_by_exact: list[str]
     peak_memory_frac: float | None
     plan: PlanDocument | ClusterPlanSection | None
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from tangram.job import Recompute
 from tangram.parallelizers.protocols import ClusterPlan
-from tangram.plan.schema import PlanDocument, StageSection
+from tangram.plan.schema import LayerConfig, PlanDocument, StageSection
 
 
 class Feature(StrEnum):
@@ -33,9 +33,13 @@ class Feature(StrEnum):
     LEFT_OUT = "leaves GPUs out"
 
 
+LACKED_BY_EXACT = (Feature.LAYER_DEGREES, Feature.MIXED_STAGES, Feature.UNEVEN_SAMPLES)
+"""What no plan of ``exact`` makes use of; all else is in the space that ``exact`` documents."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """What features are read from, of either kind of plan; one entry of ``degrees`` per kind of replica."""
+    """What features are read from, of either kind of plan; ``degrees`` are all that occur in the stage."""
 
     num_layers: int
     num_recomputed: int
@@ -43,6 +47,7 @@ class _Stage:
     offload: bool
     degrees: tuple[tuple[int, int, int, int, int], ...]  # dp, tp, cp, ep, zero
     num_parts: int
+    num_kinds: int
     samples_per_replica: tuple[float, ...]
     by_layer: bool = False
 
@@ -76,6 +81,7 @@ def features_of_cluster_plan(
                 kind.config.offload_optimizer or kind.config.offload_activations for kind in stage.replicas
             ),
             degrees=tuple((c.dp, c.tp, c.cp, c.ep, c.zero) for c in (kind.config for kind in stage.replicas)),
+            num_kinds=len(stage.replicas),
             num_parts=len({slot.node.gpu.name for kind in stage.replicas for slot in kind.slots}),
             samples_per_replica=tuple(kind.samples / kind.config.dp for kind in stage.replicas),
         )
@@ -87,12 +93,15 @@ def features_of_cluster_plan(
 
 def _of_section(stage: StageSection) -> _Stage:
     modes = [entry.mode for entry in stage.recompute if entry.layers]
+    degrees: list[StageSection | LayerConfig] = [stage, *stage.layer_configs]
     return _Stage(
         num_layers=len(modes),
         num_recomputed=sum(mode is Recompute.FULL for mode in modes),
         selective=any(mode is Recompute.SELECTIVE for mode in modes),
         offload=stage.offload_optimizer or bool(stage.offload_activation_atoms),
-        degrees=((stage.dp, stage.tp, stage.cp, stage.ep, stage.zero),),
+        degrees=tuple((d.dp, d.tp, d.cp, d.ep, d.zero) for d in degrees),
+        by_layer=bool(stage.layer_configs),
+        num_kinds=1,
         num_parts=len({slot.gpu for slot in stage.ranks}),
         samples_per_replica=tuple(float(samples) for samples in set(stage.micro_batch_per_dp_rank)),
     )
@@ -104,7 +113,7 @@ def _features(stages: Sequence[_Stage], *, extra_warm_up: bool, leaves_out: bool
     again = [stage for stage in stages if stage.num_recomputed]
     found = {
         Feature.TENSOR: any(tp > 1 for _, tp, _, _, _ in every),
-        Feature.DATA: any(dp > 1 for dp, *_ in every) or any(len(stage.degrees) > 1 for stage in stages),
+        Feature.DATA: any(dp > 1 for dp, *_ in every) or any(stage.num_kinds > 1 for stage in stages),
         Feature.PIPELINE: len(stages) > 1,
         Feature.CONTEXT: any(cp > 1 for _, _, cp, _, _ in every),
         Feature.EXPERT: any(ep > 1 for _, _, _, ep, _ in every),

@@ -36,11 +36,34 @@ def add_comparison(page: Page, doc: ComparisonDocument) -> None:
             page.wrapped(f"uses {listed(planner.features) or 'nothing'}", indent=6, style="dim")
         if planner.reason:
             page.wrapped(sentence(f"cannot be executed: {planner.reason}"), indent=6)
+    _add_losses(page, doc)
     page.heading("How to read it")
     page.wrapped(
         "All times are predicted by one cost model and simulated by one referee; none is measured. "
         "Planning time is the wall clock of this run."
     )
+
+
+def _add_losses(page: Page, doc: ComparisonDocument) -> None:
+    """Adds who is faster than ``exact``, and what for."""
+    exact = next((p for p in doc.planners if p.planner == "exact" and p.executable), None)
+    if exact is None or exact.iteration_time_s is None:
+        return
+    losses = []
+    for planner in doc.planners:
+        seconds = planner.iteration_time_s
+        if planner.executable and seconds is not None and seconds < exact.iteration_time_s * (1 - 1e-9):
+            share = percent(1 - seconds / exact.iteration_time_s)
+            lacked = planner.lacked_by_exact
+            why = (
+                f"with {listed(lacked)}, which exact lacks"
+                if lacked
+                else "in the gap that exact's search left"
+            )
+            losses.append(f"{planner.planner} is {share} faster than exact, {why}")
+    if losses:
+        page.heading("Faster than exact")
+        page.items([sentence(loss) for loss in losses])
 
 
 def _rank(planner: PlannerSection) -> tuple[bool, float, str]:
