@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from tangram.cluster.spec import Cluster, GpuSpec, Island, Node, Portion
 from tangram.cost.configs import legal_configs
-from tangram.cost.stage import stage_cost
 from tangram.cost.types import StageConfig
 from tangram.job import Job, Precision
 from tangram.model.atoms import Atom, cut_atoms
@@ -24,7 +23,8 @@ from tangram.model.spec import (
     NormKind,
     PositionKind,
 )
-from tangram.parallelizers.protocols import Capabilities, SliceRequest, TableRequest
+from tangram.parallelizers.invariants import recost
+from tangram.parallelizers.protocols import Capabilities, SliceRequest, StageChoice, TableRequest
 from tangram.units import GB, GIB
 
 MICRO_BATCH = 8
@@ -162,9 +162,10 @@ def least_memory_bytes(request: SliceRequest, *, full: bool) -> float:
     where it meets the memory.
     """
     sizes = (8 * GIB, 16 * GIB)
+    asked = [with_memory(request, size) for size in sizes]
     least = []
     for config in legal_configs(request.model, request.portion, request.micro_batch, request.job):
-        at, beyond = (_peak_bytes(with_memory(request, size), config, full=full) for size in sizes)
+        at, beyond = (_peak_bytes(sized, config, full=full) for sized in asked)
         slope = (beyond - at) / (sizes[1] - sizes[0])
         least.append((at - slope * sizes[0]) / (1 - slope))
     return min(least)
@@ -245,15 +246,6 @@ def _tight(request: SliceRequest) -> SliceRequest:
 
 
 def _peak_bytes(request: SliceRequest, config: StageConfig, *, full: bool) -> float:
-    recomputed = [full and bool(atom.layer_idxs) for atom in request.slice]
-    return stage_cost(
-        request.model,
-        request.slice,
-        request.portion,
-        config,
-        request.micro_batch,
-        request.num_micro_batches,
-        request.in_flight,
-        recomputed,
-        request.job,
-    ).peak_bytes
+    recomputed = tuple(full and bool(atom.layer_idxs) for atom in request.slice)
+    stage = StageChoice(request.start, request.stop, request.portion, config, recomputed)
+    return recost(request, stage, request.in_flight).peak_bytes
