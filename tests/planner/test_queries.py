@@ -22,16 +22,18 @@ from tangram.errors import TangramError
 from tangram.job import Job, Pins, Precision
 from tangram.model.atoms import cut_atoms
 from tangram.parallelizers.exact import ExactStageTable
+from tangram.parallelizers.guard import Answer, guarded_plan
 from tangram.parallelizers.protocols import (
     Capabilities,
     OptionTable,
     SlicePlan,
+    SlicePlanner,
     SliceRequest,
     StageChoice,
     TableRequest,
 )
 from tangram.parallelizers.uniform import UniformPlanner
-from tangram.planner import tables
+from tangram.planner import queries, tables
 from tangram.planner.options import PlanOptions
 from tangram.planner.queries import SliceAnswer, SliceQueries, max_in_flight, stage_costs
 from tangram.units import GB
@@ -267,6 +269,22 @@ def test_workers_change_no_answer() -> None:
     alone = ask(UniformPlanner(), table)
     pooled = ask(UniformPlanner(), table, workers=2)
     assert pooled == alone
+
+
+@pytest.mark.parametrize(("announced_s", "budget_s"), [(0.001, 60.0), (20.0, 60.0), (200.0, 400.0)])
+def test_a_slow_parallelizer_gets_the_time_it_announces(
+    monkeypatch: pytest.MonkeyPatch, announced_s: float, budget_s: float
+) -> None:
+    budgets: set[float | None] = set()
+
+    def recording(planner: SlicePlanner, request: SliceRequest, budget_s: float | None = None) -> Answer:
+        budgets.add(budget_s)
+        return guarded_plan(planner, request, budget_s)
+
+    monkeypatch.setattr(queries, "guarded_plan", recording)
+    planner = Counting(UniformPlanner(), capabilities=Capabilities(seconds_per_query=announced_s))
+    assert SliceQueries(workers=1).ask(planner, request(16 * GB), Counter(), [])
+    assert budgets == {budget_s}
 
 
 def test_small_work_needs_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,7 +35,8 @@ class Capabilities:
         later_positions: Whether it can plan for more micro-batches in flight than its own stages.
         moe: Whether it plans layers with experts.
         deterministic: Whether equal requests get equal answers.
-        seconds_per_query: Rough cost of one query, which decides whether a process pool pays.
+        seconds_per_query: Rough cost of one query, which decides whether a process pool pays, and how long
+            the planner lets it take (a minute, or twice this).
     """
 
     gpu_counts: frozenset[int] | None = None

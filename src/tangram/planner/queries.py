@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 POOL_THRESHOLD_S = 2.0
 QUERY_BUDGET_S = 60.0
+"""Of one query; a parallelizer that announces more than half of it gets twice what it announces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +127,10 @@ def _answer_slice(planner: SlicePlanner, request: TableRequest, start: int, stop
     found: list[tuple[SlicePlan, tuple[StageCost, ...], int]] = []
     faults: list[str] = []
     num_queries = 0
+    budget_s = max(QUERY_BUDGET_S, 2 * planner.capabilities.seconds_per_query)
     while in_flight <= highest:
         num_queries += 1
-        answer = guarded_plan(planner, _slice_request(request, start, stop, in_flight), QUERY_BUDGET_S)
+        answer = guarded_plan(planner, _slice_request(request, start, stop, in_flight), budget_s)
         faults += [str(r) for r in answer.rejections]
         if not answer.plans:
             break
