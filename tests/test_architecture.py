@@ -123,6 +123,8 @@ CORNERS = {
     "validation.reading": {"pathlib"},
     "validation.parts": {"importlib.resources"},
     "parallelizers.guard": {"multiprocessing", "time"},
+    "parallelizers.external.process": {"os", "pathlib", "signal", "subprocess"},
+    "parallelizers.external.aceso": {"os", "pathlib", "sys", "tempfile"},
     "planner.queries": {"concurrent", "multiprocessing", "os"},
     "planner.planner": {"time"},
     "advise.compare": {"time"},

@@ -48,7 +48,7 @@ def test_from_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, own=f"{__name__}:Own", exact=f"{__name__}:Own")
     assert isinstance(get_parallelizer("own"), Own)
     assert isinstance(get_parallelizer("exact"), ExactStageTable)
-    assert parallelizer_names() == ["exact", "uniform", "own"]
+    assert parallelizer_names() == ["exact", "uniform", "aceso-external", "own"]
 
 
 def test_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ Parallelizer = SlicePlanner | StageTable | ClusterPlanner
 _BUILT_IN = {
     "exact": ("tangram.parallelizers.exact", "ExactStageTable"),
     "uniform": ("tangram.parallelizers.uniform", "UniformPlanner"),
+    "aceso-external": ("tangram.parallelizers.external.aceso", "AcesoCheckout"),
 }
 
 

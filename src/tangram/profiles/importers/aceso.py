@@ -53,7 +53,7 @@ _PARTS: Mapping[LayerKind, tuple[str, ...]] = {
 _ATTENTION = _PARTS[LayerKind.QKV] + _PARTS[LayerKind.CORE] + _PARTS[LayerKind.OUT]
 _FEED_FORWARD = _PARTS[LayerKind.UP] + _PARTS[LayerKind.DOWN]
 _EMBEDDING, _NORM, _HEAD = "encoder-embedding", "final-layernorm", "gpt-post-process"
-_OPERATORS: Mapping[LayerKind, tuple[str, ...]] = {
+OPERATORS: Mapping[LayerKind, tuple[str, ...]] = {
     LayerKind.EMBEDDING: (_EMBEDDING,),
     LayerKind.LAYER: _ATTENTION + _FEED_FORWARD,
     LayerKind.ATTENTION: _ATTENTION,
@@ -62,6 +62,8 @@ _OPERATORS: Mapping[LayerKind, tuple[str, ...]] = {
     LayerKind.FINAL_NORM: (_NORM,),
     LayerKind.HEAD: (_NORM, _HEAD),
 }
+"""Aceso's operators of every kind of shape, in the order in which they run."""
+
 _NAMES = (_EMBEDDING, *_ATTENTION, *_FEED_FORWARD, _NORM, _HEAD)
 
 _OOM = "operators, or sums of them, that ran out of memory"
@@ -158,7 +160,7 @@ def _add_point(
         where,
     )
     vocab_size = _check_weights(rows, run, where)
-    for kind, names in _OPERATORS.items():
+    for kind, names in OPERATORS.items():
         if any(max(rows[n].forward_us, rows[n].backward_us) >= OUT_OF_MEMORY_US for n in names):
             harvest.leave_out(_OOM)
             continue
