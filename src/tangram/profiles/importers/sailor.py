@@ -11,7 +11,7 @@ run); the last entry where the profile lacks the LM head's product.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,6 +34,9 @@ STACK = "sailor"
 PRECISION_HINT = (
     "arithmetic says tf32 on A100 and GH200, except OPT-30 and LLAMA-3-8 on A100 (fp32), and fp32 on V100"
 )
+
+LayerRow = tuple[float, float, float]
+"""Seconds of a layer: forward, backward, optimizer update."""
 
 _NOT_RUN_S = 1e-5
 _NO_BACKWARD = "backward passes of the embedding, which were not run"
@@ -88,28 +91,47 @@ def _read_profile(
     gpu = given.gpu_name(gpu_name, where, harvest)
     precision = given.precision_or(None, where, PRECISION_HINT)
     source = f"Sailor, {'/'.join((*names, file))}"
+    for micro_batch, tp, rows in profile_rows(data, where):
+        place = f"{where}: {micro_batch}.{tp}"
+        run = Run(
+            gpu,
+            given.stack or STACK,
+            precision,
+            model,
+            given.seq_len_of(model, where),
+            tp,
+            micro_batch,
+            source,
+            place,
+        )
+        _read_layers(run, [row[:2] for row in rows], place, harvest)
+
+
+def profile_rows(data: Mapping[str, object], where: str) -> Iterator[tuple[int, int, list[LayerRow]]]:
+    """Yields micro-batch, tp and the layers of every part of a ``profile.json``, in the order of the file.
+
+    Args:
+        data: The parsed file.
+        where: Its name, for messages.
+
+    Raises:
+        InputError: A key is no degree, a layer is missing, or its entry is not three numbers.
+    """
     for micro_batch, degrees in data.items():
         for tp, layers in json_object(degrees, f"{where}: {micro_batch}").items():
             place = f"{where}: {micro_batch}.{tp}"
-            run = Run(
-                gpu,
-                given.stack or STACK,
-                precision,
-                model,
-                given.seq_len_of(model, where),
-                _degree(tp, place),
-                _degree(micro_batch, place),
-                source,
-                place,
-            )
-            _read_layers(run, json_object(layers, place), place, harvest)
+            size, degree = _degree(micro_batch, place), _degree(tp, place)
+            yield size, degree, _rows(json_object(layers, place), place)
 
 
-def _read_layers(run: Run, layers: Mapping[str, object], where: str, harvest: Harvest) -> None:
+def _rows(layers: Mapping[str, object], where: str) -> list[LayerRow]:
     missing = [idx for idx in range(len(layers)) if str(idx) not in layers]
     if missing or not layers:
         raise InputError(f"layer {missing[0] if missing else 0} is missing", where=where)
-    rows = [_times(layers[str(idx)], f"{where}.{idx}") for idx in range(len(layers))]
+    return [_times(layers[str(idx)], f"{where}.{idx}") for idx in range(len(layers))]
+
+
+def _read_layers(run: Run, rows: Sequence[tuple[float, ...]], where: str, harvest: Harvest) -> None:
     entries = sort_entries(rows, run.model, where, harvest)
     embedding, layer, final_norm, head = entry_shapes(run)
     backward_s: float | None = entries.embedding[1]
@@ -124,12 +146,12 @@ def _read_layers(run: Run, layers: Mapping[str, object], where: str, harvest: Ha
     harvest.records += found
 
 
-def _times(value: object, where: str) -> tuple[float, float]:
+def _times(value: object, where: str) -> LayerRow:
     times = json_list(value, where)
     if len(times) != 3:
         raise InputError(f"has {len(times)} numbers, not 3", where=where, hint="forward, backward, update")
-    forward_s, backward_s, _ = (json_number(time, where) for time in times)
-    return forward_s, backward_s
+    forward_s, backward_s, update_s = (json_number(time, where) for time in times)
+    return forward_s, backward_s, update_s
 
 
 def _degree(text: str, where: str) -> int:
