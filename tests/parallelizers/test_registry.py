@@ -48,7 +48,8 @@ def test_from_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
     register(monkeypatch, own=f"{__name__}:Own", exact=f"{__name__}:Own")
     assert isinstance(get_parallelizer("own"), Own)
     assert isinstance(get_parallelizer("exact"), ExactStageTable)
-    assert parallelizer_names() == ["exact", "uniform", "aceso-external", "own"]
+    assert parallelizer_names()[-1] == "own"
+    assert parallelizer_names().count("exact") == 1
 
 
 def test_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,9 @@ _BUILT_IN = {
     "exact": ("tangram.parallelizers.exact", "ExactStageTable"),
     "uniform": ("tangram.parallelizers.uniform", "UniformPlanner"),
     "aceso-external": ("tangram.parallelizers.external.aceso", "AcesoCheckout"),
+    "sailor": ("tangram.baselines.sailor.planner", "SailorPlanner"),
+    "sailor-published": ("tangram.baselines.sailor.planner", "published"),
+    "sailor-recompute": ("tangram.baselines.sailor.planner", "with_recompute"),
 }
 
 

@@ -13,11 +13,13 @@ import numpy as np
 
 from tangram.cluster.spec import Cluster, Portion
 from tangram.cost.types import IntArray
+from tangram.errors import InputError
 from tangram.job import Job
 from tangram.model.atoms import Atom, has_experts
 from tangram.model.spec import ModelSpec
 from tangram.parallelizers.guard import guarded_options
 from tangram.parallelizers.protocols import (
+    ClusterPlanner,
     OptionTable,
     SlicePlan,
     SlicePlanner,
@@ -139,7 +141,11 @@ class TableBuilder:
     _runs: list[tuple[StageTimes, ...]] = field(default_factory=list)
 
     def build(self, micro_batch: int, rules: PairRules, max_in_flight: int, max_time_s: float) -> TableSet:
-        """Asks every parallelizer about every portion."""
+        """Asks every parallelizer about every portion.
+
+        Raises:
+            InputError: One of them plans whole clusters only.
+        """
         counts: Counter[str] = Counter()
         rejections: list[str] = []
         parts: list[Pieces] = []
@@ -148,6 +154,12 @@ class TableBuilder:
         first = 0
         for name in self.parallelizers:
             planner = get_parallelizer(name)
+            if isinstance(planner, ClusterPlanner):
+                raise InputError(
+                    f"{name!r} plans whole clusters by itself, not parts of them",
+                    where="--parallelizer",
+                    hint=f"tangram compare MODEL CLUSTER --planners {name}",
+                )
             for idx, portion in enumerate(self.space.portions):
                 slices = rules.slices(portion, self.space.portion_islands[idx], planner.capabilities, counts)
                 if not slices:
