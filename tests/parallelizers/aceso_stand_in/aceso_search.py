@@ -34,6 +34,7 @@ def options():
         parser.add_argument(f"--{name}", type=int, required=True)
     parser.add_argument("--micro-batch-size", type=int, nargs="+", required=True)
     parser.add_argument("--do-not-use-flex-recompute", action="store_true")
+    parser.add_argument("--add-action-tp-dp-exchange", action="store_true", required=True)
     return parser.parse_args()
 
 

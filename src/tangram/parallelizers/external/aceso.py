@@ -6,9 +6,10 @@ are read back (:mod:`tangram.parallelizers.external.aceso_plans`).
 
 One question of the narrow API is one run: a whole model, one micro-batch, one portion. No option fixes the
 micro-batch. But the search starts with the first size that it is given, makes it smaller only while it is
-above the first, and larger only while it is below the last: with sizes in descending order it stays. Where
-atoms are whole layers the search moves operators by whole atoms, from a start that is cut between layers;
-otherwise by single operators.
+above the first, and larger only while it is below the last: with sizes in descending order it stays.
+Changing it is also where the search chooses anew between tp and dp, so its option to exchange them, off by
+default, is on. Where atoms are whole layers the search moves operators by whole atoms, from a start that is
+cut between layers; otherwise by single operators.
 
 What the program cannot do, unmodified: slices without embedding or head, and pipelines that others continue
 (both are hard-coded); experts; stages of more than 8 GPUs or over several nodes; unequal layers. Its search
@@ -226,7 +227,9 @@ def _options(request: SliceRequest, stages: range, tables: Tables) -> tuple[str,
         "--op-group-size": group,
     }
     named = [word for name, value in options.items() for word in (name, str(value))]
-    flags = ["--do-not-use-flex-recompute"] if request.job.pins.recompute is Recompute.FULL else []
+    flags = ["--add-action-tp-dp-exchange"]
+    if request.job.pins.recompute is Recompute.FULL:
+        flags.append("--do-not-use-flex-recompute")
     return (*named, "--micro-batch-size", *map(str, sizes), *flags)
 
 
