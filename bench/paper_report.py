@@ -26,7 +26,8 @@ def section(name: str, rows: Sequence[Row]) -> str:
     if not rows:
         return "Not run yet."
     maker: Callable[[Sequence[Row]], str] = _SECTIONS.get(name, _comparison)
-    return maker(rows)
+    picture = f"\n\n![{_CAPTIONS[name]}](pictures/{name}.svg)" if name in _PICTURES else ""
+    return maker(rows) + picture
 
 
 def write(results: Mapping[str, Sequence[Row]]) -> None:
@@ -273,6 +274,11 @@ def _draw_link(rows: Sequence[Row]) -> object:
     )
 
 
+_CAPTIONS = {
+    **{name: f"Predicted throughput: {what}" for name, what in COMPARISONS.items()},
+    "fig13": "Planning time over the number of islands",
+    "link": "Iteration time over the bandwidth of the slow node",
+}
 _SECTIONS: dict[str, Callable[[Sequence[Row]], str]] = {
     "fig4": _space,
     "fig12": _pruning,
