@@ -39,7 +39,20 @@ def factored_times(setting: Setting, atoms: Sequence[Atom], island: str, times: 
         island: Name of the island.
         times: By formula; shape ``(NUM_TIMES, num_atoms, num_configs)``. It is left as it is.
     """
-    forward, backward, with_tp = _factors(setting, atoms, island)
+    return multiplied(setting, times, *_factors(setting, atoms, island))
+
+
+def multiplied(
+    setting: Setting, times: FloatArray, forward: FloatArray, backward: FloatArray, with_tp: BoolArray
+) -> FloatArray:
+    """Returns times multiplied by factors.
+
+    Args:
+        setting: Of the configurations.
+        times: By formula; shape ``(NUM_TIMES, num_atoms, num_configs)``. It is left as it is.
+        forward, backward: Factors of the two passes; shape ``(num_atoms, num_configs)``.
+        with_tp: Whether they hold for compute and tensor-parallel collectives together, or for compute alone.
+    """
     # Without expert parallelism, what experts exchange is the gather and scatter of their tensor parallelism.
     whole_experts = setting.ep == 1
     inside = setting.groups.nodes[TP] == 1

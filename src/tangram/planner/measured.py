@@ -2,13 +2,7 @@
 
 For every distinct atom, island, tp inside a node and number of samples on a rank that the planner may try,
 the lookup (:mod:`tangram.profiles.lookup`) says what the atom takes; the factor is that time over the cost
-model's.
-
-* An atom that was timed with its tensor-parallel collectives, or at tp = 1, is set against the cost model's
-  time of that very atom on that very island, so what was measured is predicted as measured.
-* A rank that was timed alone ran norms and residuals of all tokens; it is set against the formula of what it
-  ran, and the factor is that of compute alone.
-* Where the layers of one atom were timed both ways, or where nothing comparable was measured, formulas count.
+model's (:mod:`tangram.profiles.factors`). Where nothing comparable was measured, formulas count.
 """
 
 from __future__ import annotations
@@ -16,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import fsum
 
 from tangram.basis import PLAIN_FORMULA, FactorKey, MeasuredFactor, MeasuredTable
 from tangram.cluster.spec import Assumption, Island, Portion
@@ -29,9 +22,10 @@ from tangram.job import Job, divisors
 from tangram.model.atoms import Atom, has_experts
 from tangram.model.spec import ModelSpec
 from tangram.parallelizers.protocols import StageChoice
+from tangram.profiles.factors import AtomQuery, atom_factor
 from tangram.profiles.formula import CostFormula
-from tangram.profiles.lookup import Basis, LayerEstimate, layer_times
-from tangram.profiles.measured import LayerQuery, MeasuredLayers
+from tangram.profiles.lookup import Basis
+from tangram.profiles.measured import MeasuredLayers
 from tangram.profiles.shapes import atom_shapes
 
 KINDS = (*(basis.value for basis in Basis), PLAIN_FORMULA)
@@ -111,32 +105,12 @@ class _IslandFactors:
         self, atom: Atom, key: FactorKey, formula: CostFormula, base: _Passes
     ) -> MeasuredFactor | None:
         shapes = atom_shapes(self.model, atom, self.job.seq_len)
-        estimates: list[LayerEstimate] = []
-        alone: list[_Passes] = []
-        for shape in shapes:
-            query = LayerQuery(self.island.gpu.name, self.job.precision, shape, key.tp, key.samples)
-            found = layer_times(self.measured, query, formula)
-            if found is None:
-                return None
-            estimates.append(found)
-            if key.tp > 1 and not found.includes_tp_comm:
-                share = formula(shape, key.tp, key.samples, False)
-                if share is None:
-                    return None
-                alone.append(share)
-        if alone and len(alone) < len(estimates):
+        query = AtomQuery(self.island.gpu.name, self.job.precision, shapes, key.tp, key.samples)
+        found = atom_factor(self.measured, query, formula, base)
+        if found is None:
             return None
-        if alone:
-            base = fsum(one[0] for one in alone), fsum(one[1] for one in alone)
-        if min(base) <= 0:
-            return None
-        order = list(Basis)
         return MeasuredFactor(
-            key,
-            fsum(e.forward_s for e in estimates) / base[0],
-            fsum(e.backward_s for e in estimates) / base[1],
-            includes_tp_comm=key.tp > 1 and not alone,
-            basis=max((e.basis for e in estimates), key=order.index).value,
+            key, found.forward, found.backward, found.includes_tp_comm, basis=found.basis.value
         )
 
 
