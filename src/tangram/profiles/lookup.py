@@ -12,8 +12,8 @@ Pure functions over a table in memory. In this order:
    square of the distance. This is also what happens beyond the measured micro-batches.
 
 A source may give less than forward and backward. The sum of both is split as the formula splits it, and
-counts as measured; one of them alone gives the other by the formula, scaled alike, and counts as a scaled
-formula.
+counts as measured; one of them alone gives the other by the formula, scaled alike (an embedding's as it is),
+and counts as a scaled formula.
 
 Times with and without tensor-parallel collectives are never mixed: an answer says which it is.
 """
@@ -29,7 +29,7 @@ from tangram.profiles.formula import Formula, PassTimes
 from tangram.profiles.measured import LayerQuery, MeasuredLayers, Table, nearest
 from tangram.profiles.records import LayerTime
 from tangram.profiles.shape_pieces import sub_shapes
-from tangram.profiles.shapes import LayerShape
+from tangram.profiles.shapes import LayerKind, LayerShape
 
 NUM_NEIGHBOURS = 4
 """Measured points that a scaled formula agrees with, at most."""
@@ -198,7 +198,11 @@ def _completed(record: LayerTime, formula: Formula | None) -> LayerEstimate | No
 
 
 def _ratios(record: LayerTime, base: PassTimes) -> tuple[float, float] | None:
-    """Measured / formula of both passes; a pass that was not measured takes the other's."""
+    """Measured / formula of both passes; a pass that was not measured takes the other's.
+
+    Those of an embedding have nothing in common (a lookup and its collective, a scatter), so there the other
+    is 1.
+    """
     if min(base) <= 0:
         return None
     forward = None if record.forward_s is None else record.forward_s / base.forward_s
@@ -208,6 +212,8 @@ def _ratios(record: LayerTime, base: PassTimes) -> tuple[float, float] | None:
         forward, backward = forward or both, backward or both
     one = forward if forward is not None else backward
     assert one is not None
+    if record.shape.kind is LayerKind.EMBEDDING:
+        one = 1.0
     return (forward if forward is not None else one, backward if backward is not None else one)
 
 

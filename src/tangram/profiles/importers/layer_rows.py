@@ -17,8 +17,6 @@ from tangram.profiles.peers import ProfiledModel
 from tangram.profiles.records import LayerTime
 from tangram.profiles.shapes import LayerShape, embedding_shape, final_norm_shape, head_shape, layer_shape
 
-HEADLESS = "entries that are a final norm without the LM head's product"
-
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -72,7 +70,7 @@ class Entries:
     Attributes:
         embedding: Of the embedding.
         layer: Of one transformer layer: the median of all, measure by measure.
-        final_norm: Of the final norm alone, where it is an entry of its own.
+        final_norm: Of the final norm alone, where it is an entry of its own, or the last one.
         head: Of final norm, LM head and loss; None where the profile lacks the LM head's product.
     """
 
@@ -113,8 +111,7 @@ def sort_entries(
         return Entries(entries[0], middle, norm, both)
     if model.last_is_head:
         return Entries(entries[0], middle, None, last)
-    harvest.leave_out(HEADLESS)
-    return Entries(entries[0], middle, None, None)
+    return Entries(entries[0], middle, last, None)
 
 
 def entry_shapes(run: Run) -> tuple[LayerShape, LayerShape, LayerShape, LayerShape]:

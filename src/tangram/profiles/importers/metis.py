@@ -8,8 +8,8 @@ the shape of another one. It is of one rank or of the whole layer, at 2 or 4 byt
 
 Left out: memory, which is an estimate of the profiler (the same on almost every GPU); the whole model's
 optimizer time; the embedding in files that were converted from Sailor's profiles, where it lacks its backward
-pass (they are known by layer times that add up to ``forward_backward_time_ms`` exactly); the last entry where
-the profile lacks the LM head's product.
+pass (they are known by layer times that add up to ``forward_backward_time_ms`` exactly). A last entry
+without the LM head's product is a final norm.
 """
 
 from __future__ import annotations

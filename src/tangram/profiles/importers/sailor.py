@@ -6,7 +6,7 @@ what is given of both chooses among them. Model and GPU of a single file are the
 
 Left out: the update time, which is the same figure for all layers of a model, whatever their size, and so is
 no layer's own; the embedding's backward pass (0 to 4 microseconds: its input needs no gradient and it was not
-run); the last entry where the profile lacks the LM head's product.
+run). A last entry that lacks the LM head's product is a final norm.
 """
 
 from __future__ import annotations
