@@ -6,6 +6,10 @@ from pathlib import Path
 import pytest
 
 from tangram.cli.main import main
+from tangram.job import Precision
+from tangram.profiles.records import LayerTime
+from tangram.profiles.shapes import LayerKind, LayerShape
+from tangram.profiles.store import save
 
 Capture = pytest.CaptureFixture[str]
 
@@ -53,12 +57,73 @@ def test_refitting(rows: str, capsys: Capture) -> None:
     assert data["summary"][0]["time"]["count"] == 2
 
 
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    """Layers of the rows' model, for two of their four micro-batches."""
+    block = {"num_heads": 16, "num_kv_heads": 16, "head_dim": 64, "intermediate_size": 4096}
+    shapes = [
+        LayerShape(LayerKind.LAYER, 2048, 1024, **block),
+        LayerShape(LayerKind.EMBEDDING, 2048, 1024, vocab_size=50304),
+        LayerShape(LayerKind.HEAD, 2048, 1024, vocab_size=50304),
+    ]
+    path = tmp_path / "profiles.sqlite"
+    for stack in ("mine", "other"):
+        save(
+            path,
+            [
+                LayerTime(
+                    gpu="A100-80GB-SXM",
+                    stack=stack,
+                    precision=Precision.BF16,
+                    shape=shape,
+                    tp=1,
+                    micro_batch=m,
+                    includes_tp_comm=False,
+                    forward_s=0.004 * m,
+                    backward_s=0.008 * m,
+                    source="a test",
+                )
+                for shape in shapes
+                for m in (1, 2)
+            ],
+        )
+    return str(path)
+
+
+def test_profiles(rows: str, store: str, capsys: Capture) -> None:
+    argv = ["validate", rows, "--profiles", store, "--stack", "mine"]
+    assert main([*argv, "--json"]) == 0
+    first = capsys.readouterr().out
+    found = json.loads(first)["rows"]
+    assert [row["basis"] for row in found] == ["measured"] * 2 + ["mixed"] * 2 + [None] * 3
+    # Ten atoms of 12 ms per sample; 64 samples over 8 replicas.
+    for row in found[:2]:
+        step = sum(row["components"][name] for name in ("grad_sync", "param_gather", "optimizer"))
+        assert row["predicted_iter_s"] - step == pytest.approx(8 * 10 * 0.012)
+    assert main([*argv, "--json"]) == 0
+    assert capsys.readouterr().out == first
+    assert main(argv) == 0
+    assert "4 used; 2 rest on measured layers, 2 partly, 0 on formulas" in capsys.readouterr().out
+    assert main(["validate", rows]) == 0
+    assert "measured layers" not in capsys.readouterr().out
+
+
+def test_profiles_of_stacks(rows: str, store: str, capsys: Capture) -> None:
+    assert main(["validate", rows, "--profiles", store]) == 2
+    assert "profiles of 2 stacks, and none is chosen" in capsys.readouterr().err
+    assert main(["validate", rows, "--profiles", store, "--stack", "theirs"]) == 2
+    assert "unknown stack 'theirs'" in capsys.readouterr().err
+    assert main(["validate", rows, "--stack", "mine"]) == 2
+    assert "--stack" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["nowhere.csv"], "error: nowhere.csv: cannot be read"),
         (["{rows}", "--calibrate-on", "0"], "error: --calibrate-on: 0 is out of range"),
         (["{rows}", "--calibrate-on", "4"], "no source has more than 4 rows that can be used"),
+        (["{rows}", "--profiles", "nowhere.sqlite"], "nowhere.sqlite"),
         ([], "missing argument"),
     ],
 )

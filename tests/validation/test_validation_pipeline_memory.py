@@ -28,7 +28,7 @@ def layers_held(run: Run, rank: MemoryRanks) -> float:
     more = replace(costs, layer_activation_bytes=2 * costs.layer_activation_bytes)
     extra = peak_bytes(batch, more) - peak_bytes(batch, costs)
     stage = 0 if rank is MemoryRanks.FIRST_STAGE else run.degrees.pp - 1
-    column = batch.column[batch.first_place[stage]]
+    column = batch.column[stage]
     per_layer = costs.layer_activation_bytes[column] / batch.stages.counts[2:, column].sum()
     return float(extra[0] / per_layer)
 

@@ -29,7 +29,7 @@ def test_the_closed_form_is_near_the_simulator(tmp_path: Path, cells: dict[str, 
     batch, constants = batch_of(run)
     free = replace(batch, nic_s=0 * batch.nic_s, intra_s=0 * batch.intra_s)
     costs = batch.stages.costs(constants)
-    columns = batch.column[batch.first_place]
+    columns = batch.column
     stages = tuple(
         SimStage(
             round(costs.forward_s[c] * 1e9),

@@ -14,8 +14,18 @@ from typing import Any
 import numpy as np
 
 from tangram.cost import memory, work
-from tangram.cost.atoms import COMPONENTS, FIELDS, Work, fields_of, layout_of, summed, tied_share
+from tangram.cost.atoms import (
+    COMPONENTS,
+    FIELDS,
+    Layout,
+    Work,
+    fields_of,
+    layout_of,
+    summed,
+    tied_share,
+)
 from tangram.cost.constants import Constants
+from tangram.cost.factors import multiplied
 from tangram.cost.rates import Rates
 from tangram.cost.setting import Setting
 from tangram.cost.types import BoolArray, FloatArray
@@ -44,6 +54,25 @@ class BatchStage:
     adapters_only: bool = False
     packed: bool = False
 
+    def rows(self) -> tuple[Atom | None, ...]:
+        """Returns which atom stands in each row of the batch's tables."""
+        layout = layout_of(self.setting.model, self.atoms)
+        return tuple(None if a is None else layout.distinct[a] for a in _rows(layout))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AtomFactors:
+    """What formulas are multiplied by to agree with measured layers; shape ``(num_atoms, num_stages)``.
+
+    Attributes:
+        forward, backward: Of the two passes.
+        with_tp: Whether they hold for compute and tensor-parallel collectives together, or for compute alone.
+    """
+
+    forward: FloatArray
+    backward: FloatArray
+    with_tp: BoolArray
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StageBatch:
@@ -59,6 +88,7 @@ class StageBatch:
         matrix: Parameters of one vocabulary matrix on a rank.
         placeholders: Bytes kept in place of gradients (:func:`tangram.cost.memory.placeholder_bytes`).
         params: Dense parameters of the stage on a rank.
+        factors: From measured layers; None where all rests on formulas.
     """
 
     setting: Setting
@@ -69,6 +99,7 @@ class StageBatch:
     matrix: FloatArray
     placeholders: FloatArray
     params: FloatArray
+    factors: AtomFactors | None = None
 
     @staticmethod
     def of(stages: Sequence[BatchStage]) -> StageBatch:
@@ -103,11 +134,19 @@ class StageBatch:
     def __len__(self) -> int:
         return len(self.is_tied)
 
+    def times(self, constants: Constants) -> FloatArray:
+        """Returns the times of the atoms by kind; shape ``(NUM_TIMES, num_atoms, num_stages)``."""
+        times = Rates.of(self.setting, constants).times(self.work.table)
+        if self.factors is None:
+            return times
+        factors = self.factors
+        return multiplied(self.setting, times, factors.forward, factors.backward, factors.with_tp)
+
     def costs(self, constants: Constants) -> BatchCosts:
         """Evaluates the cost model; constants may be arrays with one entry per stage."""
         setting, counts, again = self.setting, self.counts, self.again
         rates = Rates.of(setting, constants)
-        times = rates.times(self.work.table)
+        times = self.times(constants)
         values = dict(zip(FIELDS + COMPONENTS, fields_of(setting, rates, self.work, times), strict=True))
         tied = tied_share(setting, rates, self.matrix, times[:, EMBEDDING])
         recompute_s = (again * values["recompute_s"]).sum(axis=0)
@@ -187,10 +226,14 @@ class BatchCosts:
 def _kinds(stage: BatchStage) -> tuple[Work, list[int | None], list[int]]:
     """Work of the stage's distinct atoms; which of them stands in each row of the batch; how many of each."""
     layout = layout_of(stage.setting.model, stage.atoms)
-    ends: list[int | None] = [layout.embedding, layout.head]
-    rows = ends + [a for a in range(len(layout.distinct)) if a not in ends]
     number = [layout.atom_of.count(a) for a in range(len(layout.distinct))]
-    return _tuned(summed(stage.setting, layout), stage), rows, number
+    return _tuned(summed(stage.setting, layout), stage), _rows(layout), number
+
+
+def _rows(layout: Layout) -> list[int | None]:
+    """Which distinct atom stands in each row of the batch: the ends of the model first, None where absent."""
+    ends: list[int | None] = [layout.embedding, layout.head]
+    return ends + [a for a in range(len(layout.distinct)) if a not in ends]
 
 
 def _tuned(own: Work, stage: BatchStage) -> Work:

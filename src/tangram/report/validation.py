@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from tangram.report.grid import Grid
 from tangram.report.page import Page
 from tangram.report.words import counted, percent
+from tangram.validation.measured import RowBasis
 from tangram.validation.scored import ScoredRow
 from tangram.validation.scores import Errors, GroupScore
 
@@ -14,15 +16,34 @@ MAX_REASONS = 20
 """Kinds whose reasons are printed; the JSON object holds all."""
 
 
-def add_validation(page: Page, rows: Sequence[ScoredRow], groups: Sequence[GroupScore]) -> None:
-    """Adds the tables of errors, of rankings, and the rows that were not used."""
+def add_validation(
+    page: Page, rows: Sequence[ScoredRow], groups: Sequence[GroupScore], *, with_profiles: bool = False
+) -> None:
+    """Adds the tables of errors, of rankings, and the rows that were not used.
+
+    Args:
+        page: Where to.
+        rows: All rows.
+        groups: Their summary.
+        with_profiles: Whether to say what rows rest on.
+    """
     used = sum(row.used for row in rows)
-    page.heading("Rows", f"{counted(len(rows), 'row')} read, {used:,} used")
+    rests = f"; {_rests_on(rows)}" if with_profiles else ""
+    page.heading("Rows", f"{counted(len(rows), 'row')} read, {used:,} used{rests}")
     page.grid(_row_grid(groups))
     _add_time(page, [group for group in groups if group.time is not None])
     _add_memory(page, [group for group in groups if group.memory is not None])
     _add_rankings(page, [group for group in groups if group.ranking is not None])
     _add_unused(page, [row for row in rows if not row.used])
+
+
+def _rests_on(rows: Sequence[ScoredRow]) -> str:
+    """``22 rest on measured layers, 3 partly, 0 on formulas``."""
+    count = Counter(row.predicted.basis for row in rows if row.predicted is not None)
+    return (
+        f"{count[RowBasis.MEASURED]:,} rest on measured layers, {count[RowBasis.MIXED]:,} partly, "
+        f"{count[RowBasis.FORMULA]:,} on formulas"
+    )
 
 
 def _row_grid(groups: Sequence[GroupScore]) -> Grid:

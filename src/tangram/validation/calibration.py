@@ -65,6 +65,9 @@ MEMORY_CONSTANTS = {
 LEAST_SHIFT = 1.0
 """Standard deviations that a constant has to move from its prior to be kept."""
 
+BatchOf = Callable[[Sequence[Run]], RunBatch]
+"""Puts runs side by side: on formulas, or on measured layers (:mod:`tangram.validation.measured`)."""
+
 _LEAST_EFFECT = 1e-4  # a constant ten times as large that changes no prediction by this share is not there
 
 
@@ -143,13 +146,14 @@ def cross_validate(
     num_folds: int = 5,
     num_splits: int = 20,
     base: Base = (),
+    batch_of: BatchOf = RunBatch.of,
 ) -> LeftOut:
     """Predicts every run from fits on the other folds; repeats of a configuration are left out together."""
     keys = [run.key for run in runs]
     return LeftOut(
         np.array(
             [
-                left_out(runs, target, slots, assign_folds(keys, num_folds, seed), base)
+                left_out(runs, target, slots, assign_folds(keys, num_folds, seed), base, batch_of)
                 for seed in range(num_splits)
             ]
         )
@@ -157,22 +161,33 @@ def cross_validate(
 
 
 def left_out(
-    runs: Sequence[Run], target: Target, slots: Sequence[Slot], fold_of: Sequence[int], base: Base = ()
+    runs: Sequence[Run],
+    target: Target,
+    slots: Sequence[Slot],
+    fold_of: Sequence[int],
+    base: Base = (),
+    batch_of: BatchOf = RunBatch.of,
 ) -> FloatArray:
     """Predicts the runs of every fold from a fit on all others; relative errors, shape ``(num_runs,)``."""
     errors = np.full(len(runs), np.nan)
-    everything = fit(RunBatch.of(runs), slots, target, base=base)
+    everything = fit(batch_of(runs), slots, target, base=base)
     for fold in sorted(set(fold_of)):
         inside = [idx for idx, own in enumerate(fold_of) if own == fold]
         rest = [run for run, own in zip(runs, fold_of, strict=True) if own != fold]
-        fitted = fit(RunBatch.of(rest), slots, target, everything, base) if rest else []
-        errors[inside] = errors_of([runs[idx] for idx in inside], target, fitted, base)
+        fitted = fit(batch_of(rest), slots, target, everything, base) if rest else []
+        errors[inside] = errors_of([runs[idx] for idx in inside], target, fitted, base, batch_of)
     return errors
 
 
-def errors_of(runs: Sequence[Run], target: Target, fitted: Sequence[Fitted], base: Base = ()) -> FloatArray:
+def errors_of(
+    runs: Sequence[Run],
+    target: Target,
+    fitted: Sequence[Fitted],
+    base: Base = (),
+    batch_of: BatchOf = RunBatch.of,
+) -> FloatArray:
     """Relative errors of runs with fitted constants."""
-    batch = RunBatch.of(runs)
+    batch = batch_of(runs)
     shelves = Shelves(batch, [entry.slot for entry in fitted], base)
     values = predicted(batch, shelves.constants([entry.value for entry in fitted]), target)
     errors: FloatArray = values / measured(runs, target) - 1

@@ -203,6 +203,8 @@ def _software(settings: Settings, degrees: Degrees, flags: tuple[str, ...]) -> S
         environment=settings.environment,
         method=settings.method,
         flags=flags,
+        blocking_transfers=settings.blocking_transfers,
+        headless=settings.headless,
     )
 
 

@@ -42,6 +42,7 @@ def _row(row: ScoredRow) -> dict[str, object]:
         "memory_scored": bool(measured and measured.peak_memory_gib is not None and measured.scores_memory),
         "fitted_on": row.fitted_on,
         "configuration": run.key if run is not None else None,
+        "basis": predicted.basis.value if predicted is not None else None,
         "components": dict(predicted.components) if predicted is not None else None,
     }
 

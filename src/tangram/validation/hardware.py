@@ -78,12 +78,14 @@ def _node(part: GpuSpec, known: HostSettings, row: Settings) -> Host:
     link_gb = known.link_gb_per_s or row.link_gb_per_s
     nic_gbit = known.nic_gbit_per_s or row.nic_gbit_per_s
     gpus_per_node = known.gpus_per_node or row.gpus_per_node or part.gpus_per_node
+    owner = known if known.nic_gbit_per_s else row
     return Host(
         gpu=part,
         gpus_per_node=gpus_per_node,
         link_domain=known.link_domain or gpus_per_node,
         link_bytes_per_s=link_gb * GB if link_gb else default_intra(part).bandwidth_bytes_per_s,
         nic_bytes_per_s=nic_gbit * _BYTES_PER_S_PER_GBIT if nic_gbit else NETWORK_BANDWIDTH_BYTES_PER_S,
+        nic_is_measured=bool(nic_gbit and owner.nic_measured),
     )
 
 

@@ -43,5 +43,7 @@ def configuration_key(run: Run, without: frozenset[str] = frozenset()) -> str:
         "method": run.software.method,
         "software": repr(replace(run.software, environment=None)),
     }
+    if run.software.blocking_transfers or run.software.headless:
+        parts["engine"] = (run.software.blocking_transfers, run.software.headless)
     text = repr([(name, value) for name, value in parts.items() if name not in without])
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -8,7 +8,11 @@ micro-batch), m micro-batches, v chunks of the model per stage and step ends u:
     T = m max(t, link) + (sum t - max t) / v + max u
 
 the first two terms are Megatron's (Narayanan et al. 2021, section 2.2) for unequal stages. Transfers between
-stages add to the time of the stage that waits for them.
+stages add to the time of the stage that waits for them: in engines that send and receive in line with their
+kernels both ends wait for activations and for gradients, and then put together what every rank of a
+tensor-parallel group got a share of.
+
+Replicas on unequal nodes are pipelines of their own, *lanes*; the step's end waits for the slowest.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,101 +29,133 @@ from tangram.cost import memory
 from tangram.cost.atoms import STEP_COMPONENTS
 from tangram.cost.batch import BatchCosts, BatchStage, StageBatch
 from tangram.cost.constants import Constants, family_shelf
-from tangram.cost.types import FloatArray, IntArray, Number
-from tangram.validation.run import MemoryKind, MemoryRanks, Run
-from tangram.validation.stages import stages_of
+from tangram.cost.types import BoolArray, FloatArray, IntArray, Number
+from tangram.validation.run import Host, MemoryKind, MemoryRanks, Run
+from tangram.validation.stages import gpus_on_node, stages_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunBatch:
     """Runs, and their stages as one batch.
 
-    Arrays are of columns (the different stages, see :class:`tangram.cost.batch.StageBatch`), of places (stage
-    after stage of run after run, once per kind of host that replicas of it run on), of positions (stage after
-    stage), or of runs.
+    Arrays are of columns (the different stages, see :class:`tangram.cost.batch.StageBatch`), of positions
+    (stage after stage of lane after lane of run after run), of lanes, or of runs.
 
     Attributes:
         runs: As given.
         stages: Columns.
+        parts: Per column, what it was made of.
         run_of_column: Per column, its run.
-        gpus: Per column, its GPU.
-        column: Per place, its column.
-        first_place: Per position, its first place.
-        first_position: Per run, its first position.
+        hosts: Per column, its node.
+        column: Per position, its column.
+        first_position: Per lane, its first position.
+        first_lane: Per run, its first lane.
         depth: Per position, how many stages are behind it, itself included.
         last_chunk: Per position, the share of its layers that is in its last chunk.
         nic_s, intra_s: Per position, how long one transfer to the next stage takes at the stated bandwidth of
             the NICs, or of the node; 0 where it does not cross them, and behind the last stage.
+        gather_s: Per position, how long a tensor-parallel group takes at the node's stated bandwidth to put a
+            received tensor together; 0 behind the last stage.
+        blocking: Per run, whether its stages wait for transfers, at both ends.
         num_micro_batches, chunks: Per run.
     """
 
     runs: tuple[Run, ...]
     stages: StageBatch
+    parts: tuple[BatchStage, ...]
     run_of_column: IntArray
-    gpus: tuple[GpuSpec, ...]
+    hosts: tuple[Host, ...]
     column: IntArray
-    first_place: IntArray
     first_position: IntArray
+    first_lane: IntArray
     depth: FloatArray
     last_chunk: FloatArray
     nic_s: FloatArray
     intra_s: FloatArray
+    gather_s: FloatArray
+    blocking: BoolArray
     num_micro_batches: FloatArray
     chunks: FloatArray
 
     @staticmethod
-    def of(runs: Sequence[Run]) -> RunBatch:
-        """Fills the tables of all runs; at least one."""
+    def of(runs: Sequence[Run], *, as_engine: bool = False) -> RunBatch:
+        """Fills the tables of all runs.
+
+        Args:
+            runs: At least one.
+            as_engine: Whether stages wait for transfers where their engine is known to. Constants of formulas
+                were fitted without that and hold it already; measured layers do not.
+        """
         stages: list[BatchStage] = []
         run_of_column: list[int] = []
         column: list[int] = []
-        first_place: list[int] = []
         first_position: list[int] = []
-        gpus: list[GpuSpec] = []
-        edges, depth, last_chunk = [], [], []
+        first_lane: list[int] = []
+        hosts: list[Host] = []
+        edges, depth, last_chunk, blocking = [], [], [], []
         for number, run in enumerate(runs):
             own = stages_of(run)
-            first_position.append(len(first_place))
-            for idx, positions in enumerate(own.of_stage):
-                first_place.append(len(column))
-                column += [len(stages) + position for position in positions]
-                depth.append(run.degrees.pp - idx)
-                last_chunk.append(_last_chunk(run, idx))
-                edges.append(_edge_s(run, idx))
+            blocking.append(as_engine and run.software.blocking_transfers is True)
+            first_lane.append(len(first_position))
+            for lane in own.lanes:
+                first_position.append(len(column))
+                column += [len(stages) + position for position in lane]
+                nodes = [own.hosts[position] for position in lane]
+                edges += [_edge_s(run, idx, nodes) for idx in range(run.degrees.pp)]
+                depth += [run.degrees.pp - idx for idx in range(run.degrees.pp)]
+                last_chunk += [_last_chunk(run, idx) for idx in range(run.degrees.pp)]
             stages += own.stages
-            gpus += own.gpus
+            hosts += own.hosts
             run_of_column += [number] * len(own.stages)
         return RunBatch(
             runs=tuple(runs),
             stages=StageBatch.of(stages),
+            parts=tuple(stages),
             run_of_column=_ints(run_of_column),
-            gpus=tuple(gpus),
+            hosts=tuple(hosts),
             column=_ints(column),
-            first_place=_ints(first_place),
             first_position=_ints(first_position),
+            first_lane=_ints(first_lane),
             depth=np.array(depth, dtype=np.float64),
             last_chunk=np.array(last_chunk),
-            nic_s=np.array([nic for nic, _ in edges]),
-            intra_s=np.array([intra for _, intra in edges]),
+            nic_s=np.array([edge.nic_s for edge in edges]),
+            intra_s=np.array([edge.intra_s for edge in edges]),
+            gather_s=np.array([edge.gather_s for edge in edges]),
+            blocking=np.array(blocking),
             num_micro_batches=np.array([run.num_micro_batches for run in runs], dtype=np.float64),
             chunks=np.array([run.degrees.vpp for run in runs], dtype=np.float64),
         )
+
+    @property
+    def gpus(self) -> tuple[GpuSpec, ...]:
+        """Per column, its GPU."""
+        return tuple(host.gpu for host in self.hosts)
 
     @property
     def families(self) -> list[str]:
         """Per column, the shelf of its GPU."""
         return [family_shelf(gpu) for gpu in self.gpus]
 
-    def slowest(self, of_column: FloatArray) -> FloatArray:
-        """Returns the largest value among the hosts of each position."""
-        found: FloatArray = np.maximum.reduceat(of_column[self.column], self.first_place)
+    def of_position(self, of_column: FloatArray) -> FloatArray:
+        """Returns one value per position for one per column."""
+        found: FloatArray = of_column[self.column]
         return found
 
-    def spread(self, of_run: FloatArray) -> FloatArray:
+    def spread(self, of_run: FloatArray | BoolArray) -> FloatArray:
         """Returns one value per position for one per run."""
-        lengths = np.diff(np.append(self.first_position, len(self.first_place)))
-        values: FloatArray = np.repeat(of_run, lengths)
+        values: FloatArray = np.repeat(of_run, np.diff(np.append(self.first_of_run, len(self.column))))
         return values
+
+    def lanes(self, of_run: FloatArray) -> FloatArray:
+        """Returns one value per lane for one per run."""
+        values: FloatArray = np.repeat(of_run, np.diff(np.append(self.first_lane, len(self.first_position))))
+        return values
+
+    @property
+    def first_of_run(self) -> IntArray:
+        """Per run, its first position."""
+        found: IntArray = self.first_position[self.first_lane]
+        return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,7 +185,7 @@ def predict_batch(batch: RunBatch, constants: Constants) -> Predictions:
     """
     costs = batch.stages.costs(constants)
     seconds = iteration_s(batch, costs, constants)
-    ratio = np.maximum.reduceat(batch.slowest(costs.upper_ratio), batch.first_position)
+    ratio = np.maximum.reduceat(batch.of_position(costs.upper_ratio), batch.first_of_run)
     upper = memory.upper_bytes(peak_bytes(batch, costs, doubtful=True), ratio)
     peaks = peak_bytes(batch, costs)
     return Predictions(seconds, peaks, upper, _components(batch, costs, seconds))
@@ -156,18 +193,25 @@ def predict_batch(batch: RunBatch, constants: Constants) -> Predictions:
 
 def iteration_s(batch: RunBatch, costs: BatchCosts, constants: Constants) -> FloatArray:
     """Returns the time of a step of every run."""
-    transfer_s = _transfer_s(batch, constants)
-    exposed = batch.slowest(_of_columns(batch, constants.stack.p2p_exposed_frac))
+    transfer_s, gather_s = _transfer_s(batch, constants)
+    blocking = batch.spread(batch.blocking)
+    exposed = batch.of_position(_of_columns(batch, constants.stack.p2p_exposed_frac))
+    exposed = np.where(blocking, 1.0, exposed)
     chunks = batch.spread(batch.chunks)
-    own_s = batch.slowest(costs.time_s)
-    stage_s = own_s + 2 * exposed * chunks * transfer_s
+    waiting_s = blocking * chunks * gather_s
+    stage_s = batch.of_position(costs.time_s) + 2 * exposed * chunks * transfer_s + 2 * waiting_s
+    # Both ends wait: the pace of a stage has the edge in front as well; the way through all stages has not.
+    has_front = batch.depth < batch.spread(_stages(batch))
+    in_front_s = np.where(has_front, np.roll(2 * transfer_s * chunks + gather_s * chunks, 1), 0.0)
+    pace_s = stage_s + blocking * in_front_s - waiting_s
     first = batch.first_position
     # A link carries one transfer per micro-batch in either direction, so it may set the pace as well.
-    slowest = np.maximum.reduceat(np.maximum(stage_s, chunks * transfer_s), first)
-    fill = (np.add.reduceat(stage_s, first) - np.maximum.reduceat(stage_s, first)) / batch.chunks
+    slowest = np.maximum.reduceat(np.maximum(pace_s, chunks * transfer_s), first)
+    fill = np.add.reduceat(stage_s, first) - np.maximum.reduceat(pace_s, first)
     sent = np.add.reduceat(2 * (1 - exposed) * transfer_s, first)
-    step = np.maximum.reduceat(batch.slowest(costs.step_s), first)
-    seconds: FloatArray = batch.num_micro_batches * slowest + fill + sent + step
+    lane_s = batch.lanes(batch.num_micro_batches) * slowest + fill / batch.lanes(batch.chunks) + sent
+    step = np.maximum.reduceat(batch.of_position(costs.step_s), batch.first_of_run)
+    seconds: FloatArray = np.maximum.reduceat(lane_s, batch.first_lane) + step
     return seconds
 
 
@@ -195,28 +239,28 @@ def peak_bytes(batch: RunBatch, costs: BatchCosts, *, doubtful: bool = False) ->
     states -= costs.late_bytes
     layer_bytes = costs.layer_activation_bytes + (costs.doubtful_bytes if doubtful else 0.0)
     states += np.where(on_device[batch.run_of_column], costs.reserve_bytes, costs.library_bytes)
-    peaks = batch.slowest(states) + layers * batch.slowest(layer_bytes)
-    peaks = peaks + held * batch.slowest(costs.end_activation_bytes)
-    first = batch.first_position
-    last = np.append(first[1:], len(peaks)) - 1
+    peaks = batch.of_position(states) + layers * batch.of_position(layer_bytes)
+    peaks = peaks + held * batch.of_position(costs.end_activation_bytes)
+    first = batch.first_of_run
+    behind = batch.spread(_stages(batch)) - depth  # stages in front
+    first_peaks = np.maximum.reduceat(np.where(behind == 0, peaks, 0.0), first)
+    last_peaks = np.maximum.reduceat(np.where(depth == 1, peaks, 0.0), first)
     ranks = [run.measured.memory_ranks for run in batch.runs]
     return np.select(
         [
             np.array([r is which for r in ranks])
             for which in (MemoryRanks.FIRST_STAGE, MemoryRanks.LAST_STAGE)
         ],
-        [peaks[first], peaks[last]],
+        [first_peaks, last_peaks],
         np.maximum.reduceat(peaks, first),
     )
 
 
 def _components(batch: RunBatch, costs: BatchCosts, iter_s: FloatArray) -> dict[str, FloatArray]:
-    time_s, bounds = costs.time_s, [*batch.first_position, len(batch.first_place)]
-    places = [*batch.first_place, len(batch.column)]
     pace = []
-    for first, last in pairwise(bounds):
-        columns = batch.column[places[first] : places[last]]
-        pace.append(int(columns[np.argmax(time_s[columns])]))
+    for first, last in pairwise([*batch.first_of_run, len(batch.column)]):
+        columns = batch.column[first:last]
+        pace.append(int(columns[np.argmax(costs.time_s[columns])]))
     parts = {}
     for name, seconds in costs.components.items():
         times = 1.0 if name in STEP_COMPONENTS else batch.num_micro_batches
@@ -225,35 +269,59 @@ def _components(batch: RunBatch, costs: BatchCosts, iter_s: FloatArray) -> dict[
     return parts
 
 
-def _transfer_s(batch: RunBatch, constants: Constants) -> FloatArray:
+def _transfer_s(batch: RunBatch, constants: Constants) -> tuple[FloatArray, FloatArray]:
+    """Of one transfer behind every position, and of putting together what it brought."""
     cluster = constants.cluster
-    nic = batch.slowest(_of_columns(batch, cluster.nic_efficiency))
-    intra = batch.slowest(_of_columns(batch, cluster.nvlink_efficiency))
+    nic = batch.of_position(_of_columns(batch, cluster.nic_efficiency))
+    intra = batch.of_position(_of_columns(batch, cluster.nvlink_efficiency))
     seconds: FloatArray = batch.nic_s / nic + batch.intra_s / intra
-    return seconds
+    gather: FloatArray = batch.gather_s / intra
+    return seconds, gather
+
+
+def _stages(batch: RunBatch) -> FloatArray:
+    """Stages of every run."""
+    return np.array([float(run.degrees.pp) for run in batch.runs])
 
 
 def _of_columns(batch: RunBatch, constant: Number) -> FloatArray:
     return np.broadcast_to(np.asarray(constant, dtype=np.float64), len(batch.stages))
 
 
-def _edge_s(run: Run, stage: int) -> tuple[float, float]:
+class _Edge(NamedTuple):
+    """Seconds at stated bandwidths behind a stage; see :class:`RunBatch`."""
+
+    nic_s: float = 0.0
+    intra_s: float = 0.0
+    gather_s: float = 0.0
+
+
+def _edge_s(run: Run, stage: int, nodes: Sequence[Host]) -> _Edge:
     """Seconds of one transfer behind a stage at stated bandwidths: over the NICs, or inside a node.
 
     Every rank of a tensor-parallel group sends its share of the residual stream (Megatron scatters and
     gathers it, DeepSpeed partitions it). All ranks of a node send at once.
+
+    Args:
+        run: The run.
+        stage: The stage.
+        nodes: Of each stage of the lane.
     """
     degrees = run.degrees
     if stage + 1 == degrees.pp:
-        return 0.0, 0.0
-    host, behind = run.hardware.host(stage), run.hardware.host(stage + 1)
+        return _Edge()
+    host, behind = nodes[stage], nodes[stage + 1]
     gpus = degrees.dp * degrees.cp * degrees.tp
     width = run.model.hidden_size * run.numbers.precision.element_bytes
     rank_bytes = run.micro_batch * run.seq_len / degrees.cp * width / degrees.tp
-    if gpus * (stage + 2) <= host.gpus_per_node * (gpus * stage // host.gpus_per_node + 1):
-        return 0.0, rank_bytes / host.link_bytes_per_s
-    on_node = min(gpus, host.gpus_per_node)
-    return on_node * rank_bytes / min(host.nic_bytes_per_s, behind.nic_bytes_per_s), 0.0
+    link = min(host.link_bytes_per_s, behind.link_bytes_per_s)
+    gather_s = (degrees.tp - 1) * rank_bytes / link
+    same = gpus * (stage + 2) <= host.gpus_per_node * (gpus * stage // host.gpus_per_node + 1)
+    if same and host == behind:
+        return _Edge(0.0, rank_bytes / host.link_bytes_per_s, gather_s)
+    on_node = min(gpus_on_node(run, stage), host.gpus_per_node)
+    nic_s = on_node * rank_bytes / min(host.nic_bytes_per_s, behind.nic_bytes_per_s)
+    return _Edge(nic_s, 0.0, gather_s)
 
 
 def _last_chunk(run: Run, stage: int) -> float:

@@ -6,7 +6,7 @@ network, what its memory figures mean) has been resolved by :mod:`tangram.valida
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from tangram.cluster.spec import GpuSpec
@@ -91,6 +91,7 @@ class Host:
         link_domain: GPUs that the fast links join: those of the node, or of a rack of nodes (NVL72).
         link_bytes_per_s: Between two GPUs of the node, per GPU and direction.
         nic_bytes_per_s: All NICs of the node together, per direction.
+        nic_is_measured: Whether that was measured between such nodes, and is not what the NICs are rated at.
     """
 
     gpu: GpuSpec
@@ -98,6 +99,7 @@ class Host:
     link_domain: int
     link_bytes_per_s: float
     nic_bytes_per_s: float
+    nic_is_measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,16 @@ class Hardware:
     def is_mixed(self) -> bool:
         """Whether the run uses different parts or different nodes."""
         return len({host for row in self.hosts for host in row}) > 1
+
+    @property
+    def lanes(self) -> tuple[tuple[Host, ...], ...]:
+        """The different pipelines, in order of first appearance: the node of every stage of a replica.
+
+        Replica k of a stage talks to replica k of the next. A run of equal nodes has one lane of one host.
+        """
+        replicas = range(max(len(row) for row in self.hosts))
+        lanes = (tuple(row[k if len(row) > 1 else 0] for row in self.hosts) for k in replicas)
+        return tuple(dict.fromkeys(lanes))
 
     @property
     def gpus(self) -> tuple[GpuSpec, ...]:
@@ -243,6 +255,9 @@ class Software:
         environment: Version of the stack, as the source calls it; no part of the configuration's key.
         method: Name of a training method that places experts its own way, or None.
         flags: Further options that the source lists, as it writes them.
+        blocking_transfers: Whether stages send and receive in line with their kernels, so that both ends of a
+            transfer wait for it.
+        headless: Whether the loss is taken of what the last norm returns: there is no LM head.
     """
 
     stack: str
@@ -265,6 +280,8 @@ class Software:
     environment: str | None = None
     method: str | None = None
     flags: tuple[str, ...] = ()
+    blocking_transfers: bool | None = field(default=None, repr=False)
+    headless: bool | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)

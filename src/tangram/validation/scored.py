@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tangram.errors import InputError
 from tangram.validation.folds import spread_choice
+from tangram.validation.measured import RowBasis
 from tangram.validation.reading import RowResult
 from tangram.validation.run import Run
 
@@ -24,12 +25,14 @@ class Predicted:
         upper_peak_memory_bytes: The same at the upper end of its band, against which fit is tested; None
             where there is no band.
         components: Named parts of the step, in seconds; they need not sum to ``iter_s``.
+        basis: What the times of its layers rest on.
     """
 
     iter_s: float
     peak_memory_bytes: float
     upper_peak_memory_bytes: float | None
     components: Mapping[str, float]
+    basis: RowBasis = RowBasis.FORMULA
 
 
 TOO_FEW_ROWS = "too-few-rows"

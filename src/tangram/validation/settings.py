@@ -33,6 +33,7 @@ class HostSettings(BaseModel):
         link_domain: GPUs that the fast links join, where they join more than a node.
         nic_gbit_per_s: All NICs of the node together, per direction.
         link_gb_per_s: Between two GPUs of the node, per GPU and direction.
+        nic_measured: ``nic_gbit_per_s`` was measured between such nodes; not what they are rated at.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -42,6 +43,7 @@ class HostSettings(BaseModel):
     link_domain: int | None = Field(default=None, ge=1, le=10_000)
     nic_gbit_per_s: float | None = Field(default=None, gt=0, le=1e6)
     link_gb_per_s: float | None = Field(default=None, gt=0, le=1e5)
+    nic_measured: bool | None = None
 
 
 class Settings(HostSettings):
@@ -106,6 +108,8 @@ class Settings(HostSettings):
         relu: The activation function is one whose output is all that backward needs.
         pseudo_before: Pieces that the pipeline counts in front of the first layer (``pseudo_...`` columns).
         pseudo_after: Pieces that it counts behind the last layer.
+        blocking_transfers: Stages send and receive in line with their kernels.
+        headless: There is no LM head; the loss is taken of what the last norm returns.
     """
 
     stack: str | None = Field(default=None, min_length=1, max_length=100)
@@ -166,3 +170,5 @@ class Settings(HostSettings):
     relu: bool | None = None
     pseudo_before: int | None = Field(default=None, ge=0, le=100)
     pseudo_after: int | None = Field(default=None, ge=0, le=100)
+    blocking_transfers: bool | None = None
+    headless: bool | None = None

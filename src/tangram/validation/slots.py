@@ -103,12 +103,15 @@ class Shelves:
         for slot, value in base:
             self._values[slot.constant] = np.where(members(slot), value, self._values[slot.constant])
         self._members = [(slot, members(slot)) for slot in slots]
+        self._nic_is_measured = np.array([host.nic_is_measured for host in batch.hosts])
 
     def constants(self, values: Iterable[float]) -> Constants:
         """Returns the constants of all columns with the slots set, in the order of construction."""
         columns = dict(self._values)
         for (slot, members), value in zip(self._members, values, strict=True):
             columns[slot.constant] = np.where(members, value, columns[slot.constant])
+        # What was measured between nodes is what they reach: nothing is left to take off.
+        columns["nic_efficiency"] = np.where(self._nic_is_measured, 1.0, columns["nic_efficiency"])
         return Constants(
             _shelf(GpuConstants, columns), _shelf(StackConstants, columns), _shelf(ClusterConstants, columns)
         )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import gcd
 
 import numpy as np
 
 from tangram.cluster.catalog import gpu_link
 from tangram.cluster.defaults import LINK_LATENCY_S, NETWORK_LATENCY_S
-from tangram.cluster.spec import GpuSpec, Island, Node, Portion
+from tangram.cluster.spec import Island, Node, Portion
 from tangram.cost.batch import BatchStage
 from tangram.cost.memory_options import MemoryOptions
 from tangram.cost.setting import Setting, StackOptions
@@ -35,13 +36,14 @@ class RunStages:
 
     Attributes:
         stages: The different ones.
-        gpus: Of each of them.
-        of_stage: Per stage of the pipeline, the positions in ``stages`` of all that its replicas run on.
+        hosts: Of each of them.
+        lanes: Per lane of the run (see :attr:`tangram.validation.run.Hardware.lanes`), the position in
+            ``stages`` of each of its stages.
     """
 
     stages: tuple[BatchStage, ...]
-    gpus: tuple[GpuSpec, ...]
-    of_stage: tuple[tuple[int, ...], ...]
+    hosts: tuple[Host, ...]
+    lanes: tuple[tuple[int, ...], ...]
 
 
 def stages_of(run: Run) -> RunStages:
@@ -51,20 +53,20 @@ def stages_of(run: Run) -> RunStages:
     bounds = _bounds(run, model)
     known: dict[tuple[object, ...], int] = {}
     stages: list[BatchStage] = []
-    gpus: list[GpuSpec] = []
-    of_stage = []
-    for idx, (start, stop) in enumerate(bounds):
-        hosts = run.hardware.row(idx)
+    hosts: list[Host] = []
+    lanes = []
+    for lane in run.hardware.lanes:
         positions = []
-        for host in dict.fromkeys(hosts):
+        for idx, (start, stop) in enumerate(bounds):
+            host, per_node = lane[idx if len(lane) > 1 else 0], gpus_on_node(run, idx)
             content = tuple(atom.fingerprint for atom in atoms[start:stop])
-            key = (content, host)
+            key = (content, host, per_node)
             if key not in known:
                 known[key] = len(stages)
-                gpus.append(host.gpu)
+                hosts.append(host)
                 stages.append(
                     BatchStage(
-                        _setting(run, model, host),
+                        _setting(run, model, portion_of(run, host, per_node)),
                         atoms[start:stop],
                         recomputed=run.saving.recompute is Recompute.FULL,
                         adapters_only=run.tuning is Tuning.LORA,
@@ -72,17 +74,32 @@ def stages_of(run: Run) -> RunStages:
                     )
                 )
             positions.append(known[key])
-        of_stage.append(tuple(positions))
-    return RunStages(tuple(stages), tuple(gpus), tuple(of_stage))
+        lanes.append(tuple(positions))
+    return RunStages(tuple(stages), tuple(hosts), tuple(lanes))
 
 
-def portion_of(run: Run, host: Host) -> Portion:
-    """Returns the GPUs of one stage: stages follow each other on the nodes, whole nodes where a stage is
-    larger. No row tells latencies; those of cluster files without any count.
+def gpus_on_node(run: Run, stage: int) -> int:
+    """Returns how many GPUs of a stage are on one node: stages follow each other on the nodes, whole nodes
+    where a stage is larger. A node holds replicas of one kind only, so a stage on unequal nodes has so many
+    that each kind's replicas fill theirs.
+    """
+    degrees, row = run.degrees, run.hardware.row(stage)
+    domain = min(max(host.gpus_per_node, host.link_domain) for host in row)
+    together = gcd(degrees.dp, *(row.count(host) for host in row)) if len(set(row)) > 1 else degrees.dp
+    return max(size for size in divisors(degrees.cp * degrees.tp * together) if size <= domain)
+
+
+def portion_of(run: Run, host: Host, per_node: int) -> Portion:
+    """Returns the GPUs of one stage, as if all its replicas were on nodes like this one. No row tells
+    latencies; those of cluster files without any count.
+
+    Args:
+        run: The run.
+        host: The node.
+        per_node: GPUs of the stage on one node.
     """
     gpus = run.degrees.dp * run.degrees.cp * run.degrees.tp
     domain = max(host.gpus_per_node, host.link_domain)
-    per_node = max(size for size in divisors(gpus) if size <= domain)
     # A domain of several nodes has the NICs of all of them.
     nic_bytes_per_s = host.nic_bytes_per_s * domain / host.gpus_per_node
     link = gpu_link(host.gpu)
@@ -151,7 +168,7 @@ def _memory_options(run: Run) -> MemoryOptions:
     )
 
 
-def _setting(run: Run, model: ModelSpec, host: Host) -> Setting:
+def _setting(run: Run, model: ModelSpec, portion: Portion) -> Setting:
     degrees, numbers, saving, software = run.degrees, run.numbers, run.saving, run.software
     config = StageConfig(
         dp=degrees.dp,
@@ -165,13 +182,14 @@ def _setting(run: Run, model: ModelSpec, host: Host) -> Setting:
         offload_activations=0 < model.num_layers <= saving.offloaded_layers + run.mtp_layers,
     )
     precision = numbers.precision if numbers.fp8 is Fp8.NONE else Precision.FP8
-    if numbers.tf32_where_possible and host.gpu.supports(Precision.TF32):
+    gpu = portion.island.gpu
+    if numbers.tf32_where_possible and gpu.supports(Precision.TF32):
         precision = Precision.TF32
     job = Job(run.global_batch, run.seq_len, precision, optimizer=numbers.optimizer)
     flash = None if software.attention is Attention.UNKNOWN else software.attention is Attention.FLASH
     setting = Setting.of(
         model,
-        portion_of(run, host),
+        portion,
         StageConfigs.of([config]),
         run.micro_batch * degrees.dp,
         job,
@@ -186,7 +204,7 @@ def _setting(run: Run, model: ModelSpec, host: Host) -> Setting:
     )
     setting = replace(setting, options=options)
     if numbers.fp8 is Fp8.NVFP4:
-        rate = FP4_OVER_FP8.get(host.gpu.name, 2.0) * setting.hardware.achieved_flop_per_s
+        rate = FP4_OVER_FP8.get(gpu.name, 2.0) * setting.hardware.achieved_flop_per_s
         setting = replace(setting, is_fp4=True, hardware=replace(setting.hardware, achieved_flop_per_s=rate))
     kept = setting.optimizer_bytes + numbers.gradient_copy_bytes
     setting = replace(setting, optimizer_bytes=kept)
