@@ -3,15 +3,19 @@
     python bench/accuracy.py ../shared/data/measured            prints the tables
     python bench/accuracy.py ../shared/data/measured --write    writes them to docs/accuracy.md
         --calibration src/tangram/cost/calibration.json         and the constants to ship
+        --only mixed --only profiles                            only these tables, in seconds
 
-Takes some minutes. The shipped calibration is made by ``tangram calibrate`` from the same files.
+Takes some minutes without ``--only``. The shipped calibration is made by ``tangram calibrate`` from the same
+files.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -21,18 +25,24 @@ import numpy as np
 from markdown import DOCS, table, write_sections
 from tangram.cost import constants
 from tangram.cost.constants import Shelf
+from tangram.job import Precision
+from tangram.profiles.importers.formats import import_files
+from tangram.profiles.importers.harvest import Given
+from tangram.profiles.measured import MeasuredLayers
+from tangram.profiles.store import load, save
 from tangram.validation.bands import COVERED
-from tangram.validation.calibration import errors_of
+from tangram.validation.calibration import cross_validate, errors_of
 from tangram.validation.calibration_file import Scores, calibrate, calibration_text, group_errors, time_bands
 from tangram.validation.fit import Target, fit, measured
 from tangram.validation.folds import spread_choice
-from tangram.validation.pipelines import RunBatch
+from tangram.validation.measured import measured_batch
+from tangram.validation.pipelines import RunBatch, iteration_s
 from tangram.validation.predict import REFITTED, predict
 from tangram.validation.ranking import job_key, top_1_regret
 from tangram.validation.reading import read_runs
 from tangram.validation.run import Run
 from tangram.validation.scores import trivial_errors
-from tangram.validation.slots import owners_of, unfitted
+from tangram.validation.slots import EVERYBODY, Shelves, Slot, owners_of, unfitted
 
 FITTED = (
     "llm_foundry",
@@ -50,6 +60,7 @@ FITTED = (
 )
 """Files that constants are fitted on; the others have noise, gaps or units that their sources do not fix."""
 
+PARTS = ("fits", "ranking", "mixed", "profiles")
 RANKED = ("bigscience_bloom_a100", "vtrain_multi", "amp_heterogeneous")
 MIXED = ("sailor_validation", "amp_heterogeneous")
 REFIT_ROWS = 10
@@ -300,6 +311,105 @@ def mixed_table(folder: Path) -> str:
     return table(["mixed runs, nothing fitted on them", "rows", "mean", "median", "bias"], lines)
 
 
+PROFILED = (
+    ("OPT-350", "GH-96", Precision.TF32),
+    ("GPT-Neo-2.7", "GH-96", Precision.TF32),
+    ("OPT-350", "RTX-3090", Precision.TF32),
+    ("OPT-350", "RTX-2080", Precision.FP32),
+    ("OPT-350", "Titan-RTX", Precision.FP32),
+)
+"""What of the simulator's file of Sailor its measured runs need: model, GPU, and what its units ran in."""
+
+RUN_OVER_PROFILE = Slot(Shelf.STACK, EVERYBODY, "kernel_ratio")
+"""With factors from measured layers, how much slower kernels are in a run than when they were timed."""
+
+
+def sailor_layers(profiles: Path) -> MeasuredLayers:
+    with tempfile.TemporaryDirectory() as folder:
+        store = Path(folder) / "profiles.sqlite"
+        for model, part, precision in PROFILED:
+            given = Given(model=model, gpu=part, precision=precision)
+            save(
+                store,
+                import_files("sailor", [profiles / "sailor" / "simulator_profiles.json"], given).records,
+            )
+        return MeasuredLayers.of(load(store).layers)
+
+
+def profile_sections(folder: Path, profiles: Path, num_splits: int) -> dict[str, str]:
+    """Sailor's runs with its published layer profiles in place of formulas, and what each step is made of."""
+    layers = sailor_layers(profiles)
+    runs = [run for run in runs_of(folder, ["sailor_validation"]) if run.measured.iter_s is not None]
+    equal = [run for run in runs if not run.is_mixed]
+    mixed = [run for run in runs if run.is_mixed]
+
+    def batch_of(some: Sequence[Run]) -> RunBatch:
+        return measured_batch(some, layers)[0]
+
+    def off(some: Sequence[Run], using: Callable[[Sequence[Run]], RunBatch]) -> np.ndarray:
+        return errors_of(some, Target.TIME, [], batch_of=using)
+
+    folds = cross_validate(
+        equal, Target.TIME, [RUN_OVER_PROFILE], num_splits=num_splits, batch_of=batch_of
+    ).errors
+    lines = [
+        score_line("GH200, formulas", off(equal, RunBatch.of), None),
+        score_line("GH200, profiles", off(equal, batch_of), None),
+        score_line("GH200, profiles, five folds of `kernel_ratio`", folds, (0.05, None)),
+        score_line("mixed, formulas", off(mixed, RunBatch.of), None),
+        score_line("mixed, profiles, nothing fitted", off(mixed, batch_of), (0.10, 0.03)),
+    ]
+    headers = ["rows of sailor_validation", "number", "mean", "median", "worst", "bias", "aim", "met"]
+    return {
+        "profiles": table(headers, lines),
+        "profile-steps": steps_table(mixed, batch_of),
+        "profile-rows": steps_table(equal, batch_of, folds.mean(axis=0)),
+    }
+
+
+def score_line(name: str, off: np.ndarray, aim: tuple[float, float | None] | None) -> list[str]:
+    """Of errors of shape ``(num_rows,)``, or ``(num_splits, num_rows)``, averaged over splits."""
+    size = np.atleast_2d(np.abs(off))
+    mean, median = float(size.mean()), float(np.median(size, axis=1).mean())
+    cells = [name, str(size.shape[1]), f"{100 * mean:.1f}"]
+    if size.shape[0] > 1:
+        cells[-1] += f" +- {100 * float(size.mean(axis=1).std()):.1f}"
+    cells += [percent(median), percent(float(size.max())), percent(float(off.mean()))]
+    if aim is None:
+        return [*cells, "-", "-"]
+    met = mean <= aim[0] and (aim[1] is None or median <= aim[1])
+    words = f"mean {percent(aim[0])}" + ("" if aim[1] is None else f", median {percent(aim[1])}")
+    return [*cells, words, "yes" if met else "no"]
+
+
+def steps_table(
+    runs: Sequence[Run], batch_of: Callable[[Sequence[Run]], RunBatch], folds: np.ndarray | None = None
+) -> str:
+    """What predicted steps are made of: layers, transfers between stages, the step's end."""
+    batch = batch_of(runs)
+    given = Shelves(batch, ()).constants(())
+    costs = batch.stages.costs(given)
+    whole = iteration_s(batch, costs, given)
+    still = replace(batch, nic_s=0 * batch.nic_s, intra_s=0 * batch.intra_s, gather_s=0 * batch.gather_s)
+    layers_s = iteration_s(still, replace(costs, step_s=0 * costs.step_s), given)
+    step_s = np.maximum.reduceat(batch.of_position(costs.step_s), batch.first_of_run)
+    truth = measured(runs, Target.TIME)
+    lines = []
+    for idx, run in enumerate(runs):
+        degrees = run.degrees
+        shape = (
+            f"pp {degrees.pp}, tp {degrees.tp}, dp {degrees.dp}, {run.num_micro_batches} x {run.micro_batch}"
+        )
+        parts = (layers_s[idx], whole[idx] - layers_s[idx] - step_s[idx], step_s[idx])
+        cells = [run.model.name, shape, f"{truth[idx]:.3g}", f"{whole[idx]:.3g}"]
+        cells += [f"{part:.3g}" if part > 1e-9 * whole[idx] else "0" for part in parts]
+        cells.append(f"{100 * (whole[idx] / truth[idx] - 1):+.1f}")
+        lines.append(cells if folds is None else [*cells, f"{100 * folds[idx]:+.1f}"])
+    headers = ["model", "degrees, micro-batches x samples", "measured s", "predicted s", "layers"]
+    headers += ["transfers", "step's end", "off %", *([] if folds is None else ["off %, left out"])]
+    return table(headers, lines)
+
+
 def sections(folder: Path, num_splits: int) -> tuple[dict[str, str], list[Scores]]:
     runs = runs_of(folder, FITTED)
     found: dict[str, str] = {}
@@ -336,13 +446,24 @@ def main() -> None:
     parser.add_argument(
         "--calibration", type=Path, help="where to write what tangram calibrate --from-scratch would"
     )
+    parser.add_argument("--profiles", type=Path, help="folder of the published profiles (default: beside it)")
+    parser.add_argument("--only", action="append", choices=PARTS, help="only these tables; repeat it")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    found, scores = sections(options.folder, options.splits)
-    if options.calibration is not None:
-        options.calibration.write_text(calibration_text(scores, time_bands(scores)), encoding="utf-8")
-        shipped_again()
-    found |= {"ranking": ranking_table(options.folder), "mixed": mixed_table(options.folder)}
+    parts = options.only or PARTS
+    found: dict[str, str] = {}
+    if "fits" in parts:
+        found, scores = sections(options.folder, options.splits)
+        if options.calibration is not None:
+            options.calibration.write_text(calibration_text(scores, time_bands(scores)), encoding="utf-8")
+            shipped_again()
+    if "ranking" in parts:
+        found["ranking"] = ranking_table(options.folder)
+    if "mixed" in parts:
+        found["mixed"] = mixed_table(options.folder)
+    profiles = options.profiles or options.folder.parent / "profiles"
+    if "profiles" in parts:
+        found |= profile_sections(options.folder, profiles, options.splits)
     for name, text in found.items():
         print(f"\n## {name}\n\n{text}")
     if options.write:
