@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from pathlib import Path
 
@@ -251,7 +250,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
     num_groups = draw(st.integers(1, 3))
     for group in range(num_groups):
         gpu = catalog_gpu(draw(st.sampled_from(["A100-80GB-SXM", "V100-16GB-SXM2", "T4"])))
-        size = draw(st.sampled_from([2, 4, 6]))
+        size = draw(st.sampled_from([2, 3, 4, 6]))
         for idx in range(draw(st.integers(1, 2))):
             name = f"{'cab'[group]}-{idx}"
             nodes.append(Node(name, gpu, size, 32.0 * GB, 5e-6, "pcie", 12.5 * GB, name, f"group-{group}"))
@@ -270,7 +269,6 @@ def test_plans_are_whole_and_names_do_not_matter(
     planner = SailorPlanner(recompute=recompute)
     plan = planned(planner, request)
     assert cluster_plan_faults(request, plan) == []
-    assert planned(planner, pickle.loads(pickle.dumps(request))) == plan
     names = [f"host-{idx}" for idx in range(len(cluster.nodes))]
     random.shuffle(names)  # type: ignore[attr-defined]
     renamed = tuple(

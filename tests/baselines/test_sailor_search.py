@@ -155,11 +155,11 @@ def test_programme_against_enumeration(problem: SailorProblem, depth: int, dp: i
         best_s = brute_force_s(problem, clock, 0, left, dp, [])
         assert (found is None) == (expected is None)
         if found is None or expected is None:
-            assert clock.at_least_s(dp) <= best_s
+            assert clock.at_least_s(dp, 0, left) <= best_s
             continue
         assert list(found.stages()) == [runs_of(clock, idx, split) for idx, split in enumerate(expected[1])]
         assert found.total_s == pytest.approx(expected[0], rel=1e-12)
-        assert clock.at_least_s(dp) <= best_s <= found.total_s * (1 + 1e-12)
+        assert clock.at_least_s(dp, 0, left) <= best_s <= found.total_s * (1 + 1e-12)
         if len(cuts) == 1 or len(problem.gpus) == 1:
             assert found.total_s == pytest.approx(best_s, rel=1e-12)
 

@@ -15,7 +15,7 @@ types, each to its own.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -86,6 +86,7 @@ class Clock:
     micro_batch: int
     degrees: Degrees
     defects: bool
+    _leasts: dict[int, tuple[float, float, list[tuple[float, int, int]]]] = field(default_factory=dict)
     _compute: dict[tuple[int, int], float] = field(default_factory=dict)
     _ends: dict[tuple[int, tuple[Endpoint, ...], int], tuple[float, float]] = field(default_factory=dict)
     _hops: dict[tuple[Endpoint, Endpoint, int], float] = field(default_factory=dict)
@@ -105,27 +106,41 @@ class Clock:
             )
         return self._compute[key]
 
-    def at_least_s(self, dp: int) -> float:
-        """Returns what no pipeline of these stages undercuts; ``inf`` where the GPUs cannot suffice.
+    def at_least_s(self, dp: int, first: int, left: Sequence[int]) -> float:
+        """Returns what no pipeline of the stages from ``first`` on undercuts; ``inf`` where GPUs are missing.
 
         Every stage runs on its fastest type, without transfers; and the pace is that of the slowest type
-        that is needed for as many replicas as there are in all stages together.
+        that is needed for as many replicas as there are in all these stages together.
+
+        Args:
+            dp: Replicas of every stage.
+            first: Index of the first of the stages.
+            left: GPUs that they may have, per type.
         """
-        types = [g for g, tps in enumerate(self.degrees) if tps is not None]
-        stages = range(len(self.cuts))
-        fastest = [min(self.compute_s(idx, g) for g in types) for idx in stages]
-        pace_s, missing = max(fastest), dp * len(stages)
-        for least_s, gpu in sorted((min(self.compute_s(idx, g) for idx in stages), g) for g in types):
-            if missing > 0:
-                pace_s = max(pace_s, least_s)
-            missing -= self._most_replicas(gpu)
+        slowest_s, total_s, types = self._least(first)
+        pace_s, missing = slowest_s, dp * (len(self.cuts) - first)
+        for least_s, gpu, tp in types:
+            if missing <= 0:
+                break
+            pace_s = max(pace_s, least_s)
+            missing -= left[gpu] // tp
         if missing > 0:
             return math.inf
-        return (self.num_micro_batches(dp) - 1) * pace_s + sum(fastest)
+        return (self.num_micro_batches(dp) - 1) * pace_s + total_s
 
-    def _most_replicas(self, gpu: int) -> int:
-        tps = self.degrees[gpu]
-        return 0 if tps is None else sum(zone.gpus[gpu] // min(tps) for zone in self.problem.zones)
+    def _least(self, first: int) -> tuple[float, float, list[tuple[float, int, int]]]:
+        """Of the stages from ``first`` on, each on its fastest type: the slowest, and the sum; and per type,
+        fastest first, its least time and tp.
+        """
+        if first not in self._leasts:
+            stages = range(first, len(self.cuts))
+            types = [(g, tps) for g, tps in enumerate(self.degrees) if tps is not None]
+            fastest = [min(self.compute_s(idx, g) for g, _ in types) for idx in stages]
+            by_type = [
+                (min(self.compute_s(idx, g) for idx in stages), g, min(tps[first:])) for g, tps in types
+            ]
+            self._leasts[first] = max(fastest), sum(fastest), sorted(by_type)
+        return self._leasts[first]
 
     def alone(self, idx: int, runs: tuple[Run, ...], dp: int) -> Tail:
         """Returns stage ``idx`` by itself."""

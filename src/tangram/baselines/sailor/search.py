@@ -78,8 +78,10 @@ def best_plan(problem: SailorProblem, *, defects: bool) -> SailorPlan | None:
 def _descend(clock: Clock, regions: Regions, counts: list[int], best_s: float) -> list[SailorPlan]:
     """Tries numbers of replicas from the largest down, until one is no better than the one before."""
     plans: list[SailorPlan] = []
+    num_types = len(clock.problem.gpus)
+    there = [sum(zone.gpus[gpu] for zone in clock.problem.zones) for gpu in range(num_types)]
     for dp in counts:
-        if clock.at_least_s(dp) >= best_s:
+        if clock.at_least_s(dp, 0, there) >= best_s:
             continue
         tail = Stages(clock, regions, dp, best_s).best()
         if tail is None:
@@ -102,7 +104,7 @@ class Stages:
         clock: Of the cuts, the micro-batch and the tps.
         regions: Zones of the regions that may be used, in order.
         dp: Replicas of every stage.
-        cutoff_s: Splits of which no faster plan can come are passed over.
+        cutoff_s: What cannot be part of a faster plan is passed over.
     """
 
     clock: Clock
@@ -127,6 +129,10 @@ class Stages:
 
     def _search(self, idx: int, region: int, left: Counts) -> Tail | None:
         best: Tail | None = None
+        if region == len(self.regions) - 1:
+            there = [sum(counts) for counts in zip(*left, strict=True)]
+            if self.clock.at_least_s(self.dp, idx, there) >= self.cutoff_s:
+                return None
         is_last = idx == len(self.clock.cuts) - 1
         before_s: float | None = None
         for split in splits(self._room(idx, left), self.dp):
