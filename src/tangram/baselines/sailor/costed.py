@@ -19,7 +19,7 @@ workspace, and what is usable with the margin that Tangram's own plans keep.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from tangram.baselines.sailor.grounds import ClusterNetwork, Grounds
@@ -107,7 +107,7 @@ class _Profiler:
             for tp in sizes:
                 times[micro_batch, tp] = self._times(tp, micro_batch)
             micro_batch *= 2
-        return GpuProfile(gpu.name, profile.capacity_bytes, profile.state_bytes_per_param, times, sizes)
+        return replace(profile, times=times)
 
     def tps(self) -> list[int]:
         """Powers of two that divide the node and suit the model's layers."""
