@@ -20,6 +20,8 @@ _BUILT_IN = {
     "exact": ("tangram.parallelizers.exact", "ExactStageTable"),
     "uniform": ("tangram.parallelizers.uniform", "UniformPlanner"),
     "aceso-external": ("tangram.parallelizers.external.aceso", "AcesoCheckout"),
+    "megatron": ("tangram.baselines.megatron", "MegatronPlanner"),
+    "megatron-slowest-first": ("tangram.baselines.megatron", "slow_nodes_first"),
     "metis": ("tangram.baselines.metis.planner", "MetisPlanner"),
     "metis-published": ("tangram.baselines.metis.planner", "published_metis"),
     "metis-recompute": ("tangram.baselines.metis.planner", "metis_with_recompute"),
