@@ -3,12 +3,13 @@
 A rule of thumb, not a search. The first layout that fits is the answer; layouts come so that the size of
 model parallelism grows, tensor parallelism first, inside of a node only, then pipeline stages of whole nodes
 (Narayanan et al., SC'21, takeaways 1 and 2; "Tuning Guide of Parallel Mappings" of Megatron-Core's MoE guide,
-rules 1 to 3). What is left is data parallelism with the distributed optimizer (ZeRO 1). At each layout:
+rules 1 to 3). Where the model's heads allow no tensor parallelism over a whole node, stages may be smaller.
+What is left is data parallelism with the distributed optimizer (ZeRO 1). At each layout:
 
 * *recomputation*: none, then selective; only when no layout fits without it are all layers recomputed in full
   (Korthikanti et al., MLSys 2023: selective costs little, full some 30 %);
 * *micro-batch per GPU*: the largest of 8, 4, 2, 1 that divides the batch, fits, and leaves four micro-batches
-  per stage to fill the pipeline (Huang et al., GPipe, section 3: then the bubble is negligible), or else 1;
+  per stage to fill the pipeline (Huang et al., GPipe: then the bubble is negligible), or else 1;
 * *experts*: as many degrees of expert parallelism as the node and the experts allow, none of tensor
   parallelism (rules 2 and 4 of the same guide).
 

@@ -104,14 +104,14 @@ class MetisPlanner:
         # Of a kind's nodes the one with the slowest links is profiled.
         groups = [min(kind, key=lambda part: part.part.intra_bandwidth_bytes_per_s).slots for kind in parts]
         profile = made_profile(request, groups, max_batch, recompute=recompute)
-        elements = request.job.seq_len
+        tokens = request.job.seq_len
         return Question(
             kinds=tuple(_kind(request.cluster, kind) for kind in parts),
             gpus_per_node=len(groups[0]),
             profile=profile,
             global_batch=request.job.global_batch,
-            sample_elements=elements * request.model.hidden_size,
-            sample_logits=elements * request.model.vocab_size,
+            sample_elements=tokens * request.model.hidden_size,
+            sample_logits=tokens * request.model.vocab_size,
             limits=Limits(max(p.tp for p in profile.points), max_batch, variance, max_blocks, max_plans),
             defects=self._defects,
         )
