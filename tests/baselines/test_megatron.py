@@ -91,7 +91,7 @@ def test_neither_names_nor_order_of_nodes_change_a_plan(cluster: Cluster, rng: o
 def test_model_parallelism_grows_as_memory_shrinks() -> None:
     """Tensor parallelism first, then stages; full recomputation last; then nothing."""
     seen = []
-    for memory_mib in range(8_000, 1_000, -50):
+    for memory_mib in range(8_000, 1_000, -100):
         plan = on_two_nodes(memory_mib)
         if plan is None:
             break
