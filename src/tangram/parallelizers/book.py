@@ -134,9 +134,11 @@ class StageBook:
                 table = itemised_costs(model, distinct, portion, StageConfigs.of(legal), micro_batch, job)
                 self._tables[key] = rows, *table
             rows, costs, tied = self._tables[key]
-            if config not in rows:  # Foreign planners may know others.
-                return itemised_costs(model, distinct, portion, configs, micro_batch, job)
-            self._prices[key, config] = _column(costs, tied, rows[config])
+            if config in rows:
+                self._prices[key, config] = _column(costs, tied, rows[config])
+            else:  # Other planners may know others.
+                one = itemised_costs(model, distinct, portion, configs, micro_batch, job)
+                self._prices[key, config] = one
         return self._prices[key, config]
 
 
