@@ -19,6 +19,7 @@ Parallelizer = SlicePlanner | StageTable | ClusterPlanner
 _BUILT_IN = {
     "exact": ("tangram.parallelizers.exact", "ExactStageTable"),
     "uniform": ("tangram.parallelizers.uniform", "UniformPlanner"),
+    "aceso": ("tangram.parallelizers.aceso.planner", "AcesoPlanner"),
     "aceso-external": ("tangram.parallelizers.external.aceso", "AcesoCheckout"),
     "megatron": ("tangram.baselines.megatron", "MegatronPlanner"),
     "megatron-slowest-first": ("tangram.baselines.megatron", "slow_nodes_first"),

@@ -135,7 +135,7 @@ def split_evenly(request: SliceRequest, num_stages: int) -> tuple[tuple[int, int
     if pins.pp is not None and (num_stages != pins.pp if whole else num_stages > pins.pp):
         return None
     if pins.layers_per_stage is not None:
-        return _dictated(request, num_stages, pins.layers_per_stage)
+        return dictated_stages(request, num_stages, pins.layers_per_stage)
     layer_of = stage_book(request).first_layers
     body = [i for i in range(request.start, request.stop) if layer_of[i] is not None]
     layers = [i for i in body if i == body[0] or layer_of[i] != layer_of[i - 1]]
@@ -146,7 +146,7 @@ def split_evenly(request: SliceRequest, num_stages: int) -> tuple[tuple[int, int
     return tuple(pairwise([request.start, *inner, request.stop]))
 
 
-def _dictated(
+def dictated_stages(
     request: SliceRequest, num_stages: int, layers_per_stage: Sequence[int]
 ) -> tuple[tuple[int, int], ...] | None:
     """Returns the stages of the slice when the user has dictated the layers of each stage."""
