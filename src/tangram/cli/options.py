@@ -234,7 +234,7 @@ class ParallelizerOptions:
         _option(
             "--parallelizer",
             metavar="NAME",
-            text="Who plans stages: exact, uniform, or an installed one; repeat it or use commas "
+            text="Who plans stages: exact, uniform, alpa, or an installed one; repeat it or use commas "
             "(default: exact).",
         ),
     ] = None
