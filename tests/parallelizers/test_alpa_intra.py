@@ -16,7 +16,8 @@ from tangram.model.atoms import cut_atoms, parse_granularity
 from tangram.parallelizers.alpa import intra
 from tangram.parallelizers.alpa.charges import Prices
 from tangram.parallelizers.alpa.graphs import graph_of
-from tangram.parallelizers.alpa.intra import expressed, free_table, gap, problem_of, roles_on, strung
+from tangram.parallelizers.alpa.intra import expressed, free_table, problem_of, roles_on, strung
+from tangram.parallelizers.alpa.losses import parts_loss, stage_loss
 from tangram.parallelizers.alpa.strategies import strategies_of
 
 CLUSTERS = Path(__file__).parents[2] / "examples" / "clusters"
@@ -101,7 +102,7 @@ def test_expert_parallelism_is_found() -> None:
     """No strategy says expert parallelism; the optimiser puts it together where links are fast."""
     prices = gshard_prices(mixed_islands()["V100"])
     for mesh in meshes_of(prices):
-        found = gap(prices, parts_of(prices.model, 1), mesh)
+        found = parts_loss(prices, parts_of(prices.model, 1), mesh)
         for name in ("dispatch", "combine"):
             assert set(found.chosen[name].splits) <= {"b", ""}  # Tokens stay with their samples.
         for name in ("expert_up", "expert_down"):
@@ -119,7 +120,7 @@ def test_expert_parallelism_is_not_taken_where_it_costs_more() -> None:
     """Over PCIe the same tokens are not worth the way."""
     prices = gshard_prices(mixed_islands()["T4"])
     for mesh in meshes_of(prices):
-        found = gap(prices, parts_of(prices.model, 1), mesh)
+        found = parts_loss(prices, parts_of(prices.model, 1), mesh)
         assert set(found.chosen["expert_up"].splits) <= {"b", ""}
         assert found.roles is not None
         assert found.roles.degrees == (4, 1, 1, 1)
@@ -132,7 +133,7 @@ def test_free_optimum_bounds_the_expressible_one(block: str) -> None:
     for portion in PORTIONS.values():
         prices = prices_of(model, portion_of(*portion))
         for mesh in meshes_of(prices):
-            found = gap(prices, parts_of(model, *atoms), mesh)
+            found = parts_loss(prices, parts_of(model, *atoms), mesh)
             assert found.free_s <= found.expressed_s * (1 + 1e-9)
             assert found.roles is not None
 
@@ -164,7 +165,7 @@ def test_charges_are_the_referees(block: str, portion: str) -> None:
                     prices.job,
                 )
                 step = theirs.step_s / prices.num_micro_batches
-                assert ours.seconds == pytest.approx(theirs.time_s + step, rel=0.15)
+                assert ours.seconds == pytest.approx(theirs.time_s + step, rel=0.12)
                 states = sum(theirs.memory[item] for item in ("weights", "gradients", "optimizer"))
                 assert ours.state_bytes == pytest.approx(states, rel=0.01)
                 compared += 1
@@ -207,24 +208,23 @@ def test_default_zero_is_what_gradient_accumulation_gives() -> None:
     assert intra.DEFAULT_ZERO == 1
 
 
-# Model, layer, cluster, GPU, micro-batch, then as docs/parallelizers.md has them: ms, ms, dp, tp, ep.
+# Model, cluster, GPU, micro-batch; ms, ms, dp, tp, ep: the table of docs/parallelizers.md.
 LOST = [
-    ("gshard-moe-2.4b", 1, "c1-t4-v100-8-8", "V100-16GB-SXM2", 8, 16.70, 16.72, (8, 1, 4)),
-    ("gshard-moe-2.4b", 2, "c1-t4-v100-8-8", "V100-16GB-SXM2", 8, 5.62, 5.66, (4, 2, 1)),
-    ("gshard-moe-10b", 2, "c1-t4-v100-8-8", "V100-16GB-SXM2", 8, 9.53, 9.72, (4, 2, 1)),
-    ("gshard-moe-10b", 1, "c1-t4-v100-8-8", "V100-16GB-SXM2", 8, 36.57, 53.87, (8, 1, 4)),
-    ("gshard-moe-2.4b", 1, "c1-t4-v100-8-8", "T4", 8, 24.50, 24.50, (8, 1, 4)),
-    ("mixtral-8x7b", 1, "c2-h100-a100", "H100-80GB-SXM", 8, 21.32, 21.32, (8, 1, 1)),
-    ("llama-3-8b", 1, "c2-h100-a100", "A100-80GB-SXM", 32, 111.05, 111.05, (8, 1, 1)),
+    ("gshard-moe-2.4b", "c1-t4-v100-8-8", "V100-16GB-SXM2", 8, 186.5, 188.4, (8, 1, 4)),
+    ("gshard-moe-2.4b", "c1-t4-v100-8-8", "T4", 8, 309.0, 309.0, (8, 1, 4)),
+    ("gshard-moe-10b", "c1-t4-v100-4-4", "V100-16GB-SXM2", 8, 422.0, 422.5, (4, 1, 4)),
+    ("gshard-moe-10b", "c1-t4-v100-8-8", "V100-16GB-SXM2", 8, 422.0, 521.5, (2, 4, 4)),
+    ("gpt3-1.3b", "c1-t4-v100-8-8", "V100-16GB-SXM2", 32, 976.6, 991.9, (8, 1, 1)),
+    ("gpt3-13b", "c3-four-islands", "V100-32GB-SXM2", 2, 477.8, 478.8, (2, 4, 1)),
+    ("mixtral-8x7b", "c2-h100-a100", "H100-80GB-SXM", 8, 689.3, 689.3, (8, 1, 1)),
 ]
 
 
 @pytest.mark.parametrize(
-    ("name", "layer", "cluster", "part", "micro_batch", "free_ms", "expressed_ms", "degrees"), LOST
+    ("name", "cluster", "part", "micro_batch", "free_ms", "expressed_ms", "degrees"), LOST
 )
 def test_documented_losses(
     name: str,
-    layer: int,
     cluster: str,
     part: str,
     micro_batch: int,
@@ -232,15 +232,14 @@ def test_documented_losses(
     expressed_ms: float,
     degrees: tuple[int, int, int],
 ) -> None:
-    """The table of docs/parallelizers.md: when a constant changes, so does the table."""
-    gshard, model = name.startswith("gshard"), model_of(name)
-    job = Job(1024, 1024 if gshard else 4096, Precision.FP16 if gshard else Precision.BF16)
+    """When a constant of the cost model changes, so does the table."""
+    model, on_c2 = model_of(name), cluster.startswith("c2")
+    job = Job(1024, 4096 if on_c2 else 1024, Precision.BF16 if on_c2 else Precision.FP16)
     islands = build_islands(load_cluster(str(CLUSTERS / f"{cluster}.yaml")), job.precision)
     island = next(i for i in islands if i.gpu.name == part)
     place = Portion(island, island.num_nodes, island.gpus_per_node)
     prices = Prices.of(model, place, micro_batch, 1024 // micro_batch, job)
-    found = [gap(prices, parts_of(model, layer), mesh) for mesh in meshes_of(prices)]
-    free, best = min(g.free_s for g in found), min(found, key=lambda g: g.expressed_s)
-    assert (free * 1e3, best.expressed_s * 1e3) == pytest.approx((free_ms, expressed_ms), abs=0.006)
-    assert best.roles is not None
-    assert best.roles.degrees[:3] == degrees
+    found = stage_loss(prices, cut_atoms(model))
+    assert (found.free_s * 1e3, found.expressed_s * 1e3) == pytest.approx((free_ms, expressed_ms), abs=0.051)
+    assert found.roles is not None
+    assert found.roles.degrees[:3] == degrees

@@ -4,11 +4,15 @@ Every mesh of the submesh and every expressible assignment of its axes is charge
 assignment goes when another one is no worse in time and in bytes for all classes: the price of a byte depends
 on the stage's place in the pipeline, which is for the inter-operator pass to know. ZeRO's stages are tried
 for each assignment that is left, as Alpa's rewrite comes after its optimiser.
+
+Degrees that no mesh of two axes has in the order of an engine's ranks are charged in another order, and
+rounded to the configuration of these degrees.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 
@@ -52,10 +56,11 @@ def _worth(book: StageBook, portion: Portion, degrees: Sequence[Degrees], zero: 
     prices = Prices.of(book.model, portion, book.micro_batch, book.num_micro_batches, book.job)
     atoms = [book.atoms[book.classes.index(number)] for number in range(max(book.classes) + 1)]
     found: dict[Degrees, FloatArray] = {}
-    for mesh in logical_meshes(portion, prices.constants):
+    meshes, moe = logical_meshes(portion, prices.constants), book.model.has_moe
+    for ordered, mesh in product((True, False), meshes):
         roles = [
             r
-            for r in roles_on(mesh.shape, moe=book.model.has_moe)
+            for r in roles_on(mesh.shape, moe=moe, ordered=ordered)
             if r.degrees in degrees and r.degrees not in found
         ]
         if roles:

@@ -10,7 +10,8 @@ Two optima of the same graph and the same charges:
   residual stream split along the sequence), and one in the experts: experts (``ep``), columns
   (``expert_tp``), or the tokens that are there already.
 
-The free optimum is at least as fast as any expressible one; :func:`gap` says by how much. What an engine
+The free optimum is at least as fast as any expressible one; :mod:`tangram.parallelizers.alpa.losses` says by
+how much. What an engine
 cannot run is lost: a split of a weight along the contraction, mixtures of roles inside of a layer, experts on
 the slower axis with their replicas on the faster one, mixtures of exchange and gather between tokens and
 experts.
@@ -201,11 +202,12 @@ _TENSOR = {
 """What tensor parallelism with a split sequence does to each operator; the others keep their tokens."""
 
 
-def roles_on(shape: tuple[int, int], *, moe: bool) -> list[Roles]:
+def roles_on(shape: tuple[int, int], *, moe: bool, ordered: bool = True) -> list[Roles]:
     """Returns the roles that a stage configuration may give the axes of a mesh, in a fixed order.
 
     Ranks of a configuration lie in the order (dp, tp), and those of the experts in the order (replicas, ep,
-    expert tp): a role that belongs further out never stands on the second axis behind one further in.
+    expert tp): a role that belongs further out never stands on the second axis behind one further in. Where
+    that is not asked for, the degrees are what is meant, and a configuration of these degrees is the nearest.
     """
     expert_roles = (OWN_ROLE, EXPERT_ROLE, WIDTH_ROLE) if moe else (OWN_ROLE,)
     denses = ((BATCH_ROLE, BATCH_ROLE), (BATCH_ROLE, TENSOR_ROLE), (TENSOR_ROLE, TENSOR_ROLE))
@@ -213,19 +215,21 @@ def roles_on(shape: tuple[int, int], *, moe: bool) -> list[Roles]:
         Roles(shape, dense, (first, second))
         for dense in denses
         for first, second in product(expert_roles, repeat=2)
-        if _is_ordered(shape, dense, (first, second))
+        if _is_sayable(shape, dense, (first, second), ordered)
     ]
 
 
-def _is_ordered(shape: tuple[int, int], dense: tuple[str, str], experts: tuple[str, ...]) -> bool:
-    order = (OWN_ROLE, EXPERT_ROLE, WIDTH_ROLE)
+def _is_sayable(
+    shape: tuple[int, int], dense: tuple[str, str], experts: tuple[str, str], ordered: bool
+) -> bool:
     if shape[1] == 1 and (experts[0] != experts[1] or dense[0] != dense[1]):
         return False
     widths = [role == WIDTH_ROLE for role in experts]
     tensors = [role == TENSOR_ROLE for role in dense]
     if any(widths) and widths != tensors:  # Expert tp is 1 or tp.
         return False
-    return order.index(experts[0]) <= order.index(experts[1])
+    order = (OWN_ROLE, EXPERT_ROLE, WIDTH_ROLE)
+    return not ordered or order.index(experts[0]) <= order.index(experts[1])
 
 
 def indivisible(graph: Graph, roles: Roles) -> bool:
@@ -279,35 +283,3 @@ def expressed(
         seconds = problem.seconds(values)
         found.append(Expressed(role, seconds, sum(a for a, _ in held), sum(b for _, b in held)))
     return found
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """What executable stages lose on a mesh.
-
-    Attributes:
-        free_s: The free optimum of one micro-batch, with its share of the step end.
-        expressed_s: The best expressible assignment; ``inf`` without any.
-        roles: Its roles; None without any.
-        chosen: The free optimum's strategies by operator.
-    """
-
-    free_s: float
-    expressed_s: float
-    roles: Roles | None
-    chosen: dict[str, Strategy]
-
-
-def gap(prices: Prices, parts: Sequence[AtomPart], mesh: LogicalMesh, zero: int = DEFAULT_ZERO) -> Gap:
-    """Compares the free optimum of a run of parts with the best that a stage configuration can say."""
-    problem = problem_of(prices, parts, mesh, zero)
-    solved = problem.eliminated()
-    moe = any(op.name == "expert_up" for op in problem.graph.operators)
-    able = [r for r in roles_on(mesh.shape, moe=moe) if not indivisible(problem.graph, r)]
-    best = min(expressed(prices, parts, mesh, able, zero), key=lambda e: e.seconds) if able else None
-    return Gap(
-        float(solved.costs),
-        best.seconds if best else float("inf"),
-        best.roles if best else None,
-        problem.chosen(solved.assignment()),
-    )
