@@ -57,6 +57,16 @@ def test_recomputation_of_some_layers_is_told_from_all() -> None:
     assert features(first) - features(every) == {Feature.PARTIAL_RECOMPUTE}
 
 
+def test_layers_that_differ_are_a_feature() -> None:
+    num, other = len(ATOMS), StageConfig(4, 1, zero=1)
+    mixed = replace(DENSE, atom_configs=(DENSE.config,) * (num - 1) + (other,))
+    assert features(one_stage(mixed)) - features(one_stage(DENSE)) == {Feature.LAYER_DEGREES, Feature.ZERO}
+    some = replace(DENSE, atom_configs=(DENSE.config,) * (num - 1) + (replace(DENSE.config, selective=True),))
+    assert features(one_stage(some)) - features(one_stage(DENSE)) == {
+        Feature.LAYER_SELECTIVE,
+    }
+
+
 def test_a_document_has_the_features_of_the_same_cluster_plan() -> None:
     doc = make_plan()
     found = set(features_of_document(doc))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tangram.job import Recompute
-from tangram.parallelizers.protocols import ClusterPlan
+from tangram.parallelizers.protocols import ClusterPlan, ClusterStage
 from tangram.plan.schema import LayerConfig, PlanDocument, StageSection
 
 
@@ -27,13 +27,19 @@ class Feature(StrEnum):
     UNEVEN_LAYERS = "uneven layers"
     UNEQUAL_DEGREES = "degrees per stage"
     LAYER_DEGREES = "degrees per layer"
+    LAYER_SELECTIVE = "selective recompute of some layers"
     MIXED_STAGES = "mixed stages"
     UNEVEN_SAMPLES = "uneven samples"
     WARM_UP = "extra warm-up"
     LEFT_OUT = "leaves GPUs out"
 
 
-LACKED_BY_EXACT = (Feature.LAYER_DEGREES, Feature.MIXED_STAGES, Feature.UNEVEN_SAMPLES)
+LACKED_BY_EXACT = (
+    Feature.LAYER_DEGREES,
+    Feature.LAYER_SELECTIVE,
+    Feature.MIXED_STAGES,
+    Feature.UNEVEN_SAMPLES,
+)
 """What no plan of ``exact`` makes use of; all else is in the space that ``exact`` documents."""
 
 
@@ -50,6 +56,7 @@ class _Stage:
     num_kinds: int
     samples_per_replica: tuple[float, ...]
     by_layer: bool = False
+    selective_by_layer: bool = False
 
 
 def features_of_document(doc: PlanDocument) -> tuple[Feature, ...]:
@@ -80,7 +87,9 @@ def features_of_cluster_plan(
             offload=any(
                 kind.config.offload_optimizer or kind.config.offload_activations for kind in stage.replicas
             ),
-            degrees=tuple((c.dp, c.tp, c.cp, c.ep, c.zero) for c in (kind.config for kind in stage.replicas)),
+            degrees=(own := _degrees(stage)),
+            by_layer=len(stage.replicas) == 1 and len(own) > 1,
+            selective_by_layer=_selective_by_layer(stage),
             num_kinds=len(stage.replicas),
             num_parts=len({slot.node.gpu.name for kind in stage.replicas for slot in kind.slots}),
             samples_per_replica=tuple(kind.samples / kind.config.dp for kind in stage.replicas),
@@ -89,6 +98,23 @@ def features_of_cluster_plan(
     ]
     used = sum(len(kind.slots) for stage in plan.stages for kind in stage.replicas)
     return _features(stages, extra_warm_up=False, leaves_out=used < num_gpus)
+
+
+def _degrees(stage: ClusterStage) -> tuple[tuple[int, int, int, int, int], ...]:
+    """Of every kind of replicas, and of layers that differ."""
+    configs = [config for kind in stage.replicas for config in kind.atom_configs or (kind.config,)]
+    degrees = [(c.dp, c.tp, c.cp, c.ep, c.zero) for c in configs]
+    return tuple(degrees if len(stage.replicas) > 1 else dict.fromkeys(degrees))
+
+
+def _selective_by_layer(stage: ClusterStage) -> bool:
+    kept = {
+        config.selective
+        for kind in stage.replicas
+        for config, again in zip(kind.atom_configs, stage.recomputed, strict=False)
+        if not again
+    }
+    return len(kept) > 1
 
 
 def _of_section(stage: StageSection) -> _Stage:
@@ -101,6 +127,7 @@ def _of_section(stage: StageSection) -> _Stage:
         offload=stage.offload_optimizer or bool(stage.offload_activation_atoms),
         degrees=tuple((d.dp, d.tp, d.cp, d.ep, d.zero) for d in degrees),
         by_layer=bool(stage.layer_configs),
+        selective_by_layer={Recompute.SELECTIVE, Recompute.NONE} <= set(modes),
         num_kinds=1,
         num_parts=len({slot.gpu for slot in stage.ranks}),
         samples_per_replica=tuple(float(samples) for samples in set(stage.micro_batch_per_dp_rank)),
@@ -125,6 +152,7 @@ def _features(stages: Sequence[_Stage], *, extra_warm_up: bool, leaves_out: bool
         Feature.UNEVEN_LAYERS: max(inner, default=0) - min(inner, default=0) > 1,
         Feature.UNEQUAL_DEGREES: len({stage.degrees for stage in stages}) > 1,
         Feature.LAYER_DEGREES: any(stage.by_layer for stage in stages),
+        Feature.LAYER_SELECTIVE: any(stage.selective_by_layer for stage in stages),
         Feature.MIXED_STAGES: any(stage.num_parts > 1 for stage in stages),
         Feature.UNEVEN_SAMPLES: any(len(set(stage.samples_per_replica)) > 1 for stage in stages),
         Feature.WARM_UP: extra_warm_up,

@@ -234,8 +234,8 @@ class ParallelizerOptions:
         _option(
             "--parallelizer",
             metavar="NAME",
-            text="Who plans stages: exact, uniform, alpa, or an installed one; repeat it or use commas "
-            "(default: exact).",
+            text="Who plans stages: exact, uniform, aceso, galvatron, alpa, or an installed one; repeat it "
+            "or use commas (default: exact).",
         ),
     ] = None
 

@@ -20,6 +20,7 @@ _BUILT_IN = {
     "exact": ("tangram.parallelizers.exact", "ExactStageTable"),
     "uniform": ("tangram.parallelizers.uniform", "UniformPlanner"),
     "aceso": ("tangram.parallelizers.aceso.planner", "AcesoPlanner"),
+    "galvatron": ("tangram.parallelizers.galvatron.planner", "GalvatronPlanner"),
     "alpa": ("tangram.parallelizers.alpa.planner", "AlpaPlanner"),
     "aceso-external": ("tangram.parallelizers.external.aceso", "AcesoCheckout"),
     "megatron": ("tangram.baselines.megatron", "MegatronPlanner"),

@@ -1,0 +1,55 @@
+"""From a strategy per atom to a stage: what means nothing for an atom is taken from its neighbour.
+
+Expert degrees mean nothing for an atom without experts, and selective recomputation nothing for one without
+attention or recomputed in full. Taken over from a neighbour, they leave fewer runs of equal configurations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tangram.cluster.spec import Portion
+from tangram.cost.types import StageConfig
+from tangram.model.atoms import has_experts
+from tangram.parallelizers.book import StageBook
+from tangram.parallelizers.protocols import StageChoice
+
+
+def stage_of(
+    book: StageBook,
+    start: int,
+    stop: int,
+    portion: Portion,
+    configs: Sequence[StageConfig],
+    recomputed: tuple[bool, ...],
+) -> StageChoice:
+    """Returns the stage whose atoms have these configurations, in as few runs as they mean.
+
+    Args:
+        book: The question.
+        start, stop: The slice.
+        portion: The GPUs.
+        configs: Per atom.
+        recomputed: Per atom.
+    """
+    atoms = book.atoms[start:stop]
+    blind = [not has_experts([atom]) for atom in atoms]
+    idle = [again or not atom.layer_idxs for atom, again in zip(atoms, recomputed, strict=True)]
+    joined = list(configs)
+    order = range(len(joined))
+    for near, far in [*zip(order[1:], order, strict=False), *zip(order[-2::-1], order[::-1], strict=False)]:
+        own, other = joined[near], joined[far]
+        if own is not other and _bare(own, blind[near], idle[near]) == _bare(other, blind[near], idle[near]):
+            joined[near] = other
+    if atoms[0].is_embedding and atoms[-1].is_head and book.model.tied_embeddings:
+        joined[-1] = joined[0]
+    mixed = tuple(joined) if len(set(joined)) > 1 else ()
+    return StageChoice(start, stop, portion, joined[0], recomputed, mixed)
+
+
+def _bare(config: StageConfig, blind: bool, idle: bool) -> StageConfig:
+    """A configuration without what means nothing."""
+    if blind:
+        config = replace(config, ep=1, expert_tp=1)
+    return replace(config, selective=False) if idle else config
