@@ -63,7 +63,8 @@ def test_options_of_the_pages_exist() -> None:
         "--full",
         "--write",
         "--smoke",
-    }  # of every command, of .ci/run and of bench/planning.py
+        "--only",
+    }  # of every command, of .ci/run, and of bench/planning.py and bench/accuracy.py
     known |= {
         "--nnodes",
         "--node-rank",

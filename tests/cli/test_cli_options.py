@@ -35,7 +35,7 @@ FROZEN = {
     "check": "PLAN --json",
     "simulate": "PLAN --trace --json",
     "estimate": f"MODEL CLUSTER {JOB} {CHOICES} {BASIS} {ISLANDS} {OUTPUT} --stages",
-    "validate": "ROWS... --calibrate-on --json",
+    "validate": "ROWS... --calibrate-on --profiles --stack --json",
     "calibrate": "ROWS... -o --output --shelf --splits --from-scratch",
     "islands": f"CLUSTER {ISLANDS} --precision --json",
     "models": "MODEL --json",

@@ -9,7 +9,7 @@ that on the real GPUs, where the slowest of each stage sets its pace.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations
 
@@ -17,7 +17,7 @@ from tangram.advise.referee import judge
 from tangram.baselines.nodes import NodePart, equal_parts
 from tangram.baselines.replica_cost import slowest_gpu
 from tangram.cluster.islands import build_islands
-from tangram.cluster.spec import Cluster, Portion
+from tangram.cluster.spec import Cluster, Portion, Slot
 from tangram.cluster.tolerances import Tolerances
 from tangram.job import Job, Precision
 from tangram.parallelizers.guard import guarded_plan
@@ -133,7 +133,8 @@ def _answers(planner: SlicePlanner, believed: ClusterRequest, micro_batch: int) 
 
 
 def _as_cluster_plan(plan: SlicePlan, micro_batch: int) -> ClusterPlan:
-    placements: tuple[Placement, ...] = place([stage.portion for stage in plan.stages])
+    portions = [stage.portion for stage in plan.stages]
+    placements = _in_order(portions) or place(portions)
     stages = tuple(
         ClusterStage(
             stage.start,
@@ -144,6 +145,25 @@ def _as_cluster_plan(plan: SlicePlan, micro_batch: int) -> ClusterPlan:
         for stage, placed in zip(plan.stages, placements, strict=True)
     )
     return ClusterPlan(micro_batch, stages)
+
+
+def _in_order(portions: Sequence[Portion]) -> tuple[Placement, ...] | None:
+    """Gives stages the next GPUs, node by node, so that a pipeline runs from the first node to the last; None
+    where that would cut a node's GPUs between stages.
+    """
+    placements, taken = [], 0
+    for portion in portions:
+        size = portion.island.gpus_per_node
+        room = size - taken % size
+        if taken % size and (portion.num_nodes > 1 or portion.gpus_per_node > room):
+            return None
+        slots = tuple(
+            Slot(portion.island.nodes[idx // size], idx % size)
+            for idx in range(taken, taken + portion.num_gpus)
+        )
+        placements.append(Placement(portion, slots))
+        taken += portion.num_gpus
+    return tuple(placements)
 
 
 def _on_real_nodes(plan: ClusterPlan, homes: dict[str, NodePart]) -> ClusterPlan:

@@ -29,8 +29,12 @@ from tangram.profiles.measured import MeasuredLayers
 
 WHERE = "--planners"
 
-DEFAULT_PLANNERS = ("exact", "uniform", "uniform-alone")
-"""One of each kind that is built in."""
+DEFAULT_PLANNERS = (
+    *("exact", "uniform", "aceso", "alpa"),
+    *("uniform-alone", "aceso-alone", "alpa-alone"),
+    *("megatron", "metis", "sailor"),
+)
+"""The planners that are built in, each in its repaired form."""
 
 
 @dataclass(frozen=True, slots=True)

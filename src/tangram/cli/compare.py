@@ -29,7 +29,7 @@ Planners = Annotated[
         metavar="NAME",
         help="Whom to ask; repeat it or use commas. A parallelizer's name (exact, aceso ...) is that one "
         "inside Tangram, with -alone behind it the same as if all GPUs were the slowest; megatron, metis and "
-        "sailor plan the whole cluster (default: one of each kind that is built in).",
+        "sailor plan the whole cluster (default: all that are built in).",
         show_default=False,
     ),
 ]
