@@ -80,13 +80,15 @@ def stage_cost(
             one of this portion, or two ends that share their matrix have different ones.
     """
     configs = tuple(atom_configs) or (config,) * len(atoms)
-    _check(model, atoms, portion, config, configs, micro_batch, recomputed)
+    different = tuple(dict.fromkeys(atom_configs)) or (config,)
+    _check(atoms, config, configs, recomputed)
+    _check_legal(model, atoms, portion, different, configs, micro_batch)
     numbers, distinct = _distinct(atoms)
     embedding = next((idx for idx, atom in enumerate(atoms) if atom.is_embedding), None)
     flags = np.asarray(recomputed, dtype=np.bool_)
     shares = []
-    for one in dict.fromkeys(configs):
-        here = np.array([c == one for c in configs])
+    for one in different:
+        here = np.array([c == one for c in configs]) if atom_configs else np.ones(len(atoms), dtype=np.bool_)
         costs, tied = itemise(model, distinct, portion, StageConfigs.of([one]), micro_batch, job)
         counts = np.bincount(numbers, weights=here, minlength=len(distinct)).astype(np.float64)
         again = np.bincount(numbers, weights=flags & here, minlength=len(distinct)).astype(np.float64)
@@ -206,19 +208,23 @@ def recompute_order(costs: AtomCosts, config: int, recomputable: Sequence[bool] 
 
 
 def _check(
-    model: ModelSpec,
-    atoms: Sequence[Atom],
-    portion: Portion,
-    config: StageConfig,
-    configs: Sequence[StageConfig],
-    micro_batch: int,
-    recomputed: Sequence[bool],
+    atoms: Sequence[Atom], config: StageConfig, configs: Sequence[StageConfig], recomputed: Sequence[bool]
 ) -> None:
     if not atoms or len(recomputed) != len(atoms):
         raise InternalError(f"{len(recomputed)} recompute flags for {len(atoms)} atoms")
     if len(configs) != len(atoms) or configs[0] != config:
         raise InternalError(f"{len(configs)} configurations, the first {configs[0]}, for {len(atoms)} atoms")
-    for one in dict.fromkeys(configs):
+
+
+def _check_legal(
+    model: ModelSpec,
+    atoms: Sequence[Atom],
+    portion: Portion,
+    different: Sequence[StageConfig],
+    configs: Sequence[StageConfig],
+    micro_batch: int,
+) -> None:
+    for one in different:
         if one.num_gpus != portion.num_gpus or micro_batch % one.dp:
             raise InternalError(
                 f"{one} is no configuration of {portion.num_gpus} GPUs and a micro-batch of {micro_batch}"
