@@ -55,7 +55,14 @@ def moes(draw: st.DrawFn) -> MoeSpec:
     return MoeSpec(num_experts, top_k, draw(feed_forwards), shared)
 
 
-layers = st.builds(LayerSpec, attentions(), feed_forwards | moes(), st.sampled_from(NormKind))
+layers = st.builds(
+    LayerSpec,
+    attentions(),
+    feed_forwards | moes(),
+    st.sampled_from(NormKind),
+    post_norm=st.booleans(),
+    parallel=st.booleans(),
+)
 
 
 @st.composite
@@ -72,4 +79,8 @@ def models(draw: st.DrawFn) -> ModelSpec:
         max_positions=draw(st.integers(1, 64)),
         tied_embeddings=draw(st.booleans()),
         source=draw(st.text(max_size=8)),
+        embedding_size=draw(st.none() | st.integers(1, 64)),
+        embedding_norm=draw(st.booleans()),
+        final_norm=draw(st.booleans()),
+        position_offset=draw(st.integers(0, 4)),
     )

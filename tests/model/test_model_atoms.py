@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,11 +16,17 @@ from tangram.model.params import PartParams, count_params, model_parts, part_par
 from tangram.model.presets import load_preset
 from tangram.model.spec import ModelSpec
 
+FINGERPRINTS = {
+    "gpt3-13b": ["9ec443e53dabb9e5", "6b2d53e759fb5bca", "a64baee3a728d402"],
+    "mixtral-8x7b": ["1f752476036de8bf", "2ccb8c01150936d7", "8dda871942c2262d"],
+    "qwen3-30b-a3b": ["312171233d1690f6", "0760c3b35049be9e", "574b90c762888b20"],
+}
+
 
 @given(models(), st.data())
 def test_every_cut_conserves_the_model(model: ModelSpec, data: st.DataObject) -> None:
     layers_per_atom = data.draw(st.sampled_from(divisors(model.num_layers)))
-    for granularity in (Granularity("operator"), Granularity("block"), Granularity("layer", layers_per_atom)):
+    for granularity in (*inner_cuts(model), Granularity("layer", layers_per_atom)):
         atoms = cut_atoms(model, granularity)
         parts = [part for atom in atoms for part in atom.parts]
         assert [(p.layer_idx, p.part) for p in parts] == list(model_parts(model))
@@ -33,15 +41,40 @@ def test_every_cut_conserves_the_model(model: ModelSpec, data: st.DataObject) ->
 
 @given(models())
 def test_equal_fingerprints_mean_equal_content(model: ModelSpec) -> None:
-    for kind in ("operator", "block", "layer"):
-        seen: dict[str, list[object]] = {}
-        for atom in cut_atoms(model, Granularity(kind)):
-            content = [
+    for granularity in (*inner_cuts(model), Granularity("layer")):
+        seen: dict[str, tuple[object, ...]] = {}
+        for atom in cut_atoms(model, granularity):
+            content = tuple(
                 (p.part, None if p.layer_idx is None else model.layers[p.layer_idx]) for p in atom.parts
-            ]
+            )
             assert seen.setdefault(atom.fingerprint, content) == content
-        contents = [repr(content) for content in seen.values()]
-        assert len(set(contents)) == len(contents)
+        assert len(set(seen.values())) == len(seen)
+
+
+@given(models(), models())
+def test_ends_of_other_models_have_other_fingerprints(model: ModelSpec, other: ModelSpec) -> None:
+    changes = [
+        {name: getattr(other, name)}
+        for name in ("embedding_size", "embedding_norm", "final_norm", "position_offset", "position")
+    ]
+    for change in changes:
+        changed = replace(model, **change)
+        for idx in (0, -1):
+            same = cut_atoms(model)[idx].fingerprint == cut_atoms(changed)[idx].fingerprint
+            assert same == (changed == model)
+
+
+def inner_cuts(model: ModelSpec) -> list[Granularity]:
+    """Granularities that cut inside of layers, where the model's layers can be."""
+    can_be = not any(layer.parallel for layer in model.layers)
+    return [Granularity("operator"), Granularity("block")] if can_be else []
+
+
+def test_fingerprints_of_models_without_rarities_are_what_they_were() -> None:
+    """Plans hold them, so they must not change by accident."""
+    for name, prints in FINGERPRINTS.items():
+        atoms = cut_atoms(load_preset(name))
+        assert [atoms[idx].fingerprint for idx in (0, 1, -1)] == prints
 
 
 def test_numbers_of_atoms() -> None:

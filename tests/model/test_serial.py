@@ -95,7 +95,7 @@ def test_the_form_is_frozen() -> None:
         ("hidden", 8, "m: 'hidden' is no key of a model (did you mean 'hidden_size'?)"),
         ("hidden_size", True, "m: hidden_size: is true, but must be a whole number"),
         ("norm", "batchnorm", "m: norm: is the text 'batchnorm' (legal: rmsnorm, layernorm)"),
-        ("position", "alibi", "m: position: is the text 'alibi' (legal: rotary, learned)"),
+        ("position", "sinusoidal", "m: position: is the text 'sinusoidal' (legal: rotary, learned, alibi)"),
         ("tied_embeddings", ..., "m: the key 'tied_embeddings' is missing"),
         ("tied_embeddings", 1, "m: tied_embeddings: is 1, but must be true or false"),
         ("layer_kinds", [], "m: layer_kinds: is a list, but must be a list with a kind"),

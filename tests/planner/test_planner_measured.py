@@ -124,6 +124,27 @@ def test_layers_timed_alone_leave_collectives_to_the_formula() -> None:
     assert found.forward_s[1, 0] != plain.forward_s[1, 0]
 
 
+@pytest.mark.parametrize("comm", [True, False])
+def test_a_layer_with_a_window_takes_times_of_all_keys_as_a_factor(comm: bool) -> None:
+    """Measured layers know no windows; one that looks back 64 keys is quicker than one that was timed."""
+    cluster = cluster_of(("A100-40GB-SXM", 4))
+    local = replace(MODEL.layers[0], attention=replace(MODEL.layers[0].attention, window=64))
+    model = replace(MODEL, layers=(MODEL.layers[0], local))
+    atoms = cut_atoms(model)
+    made = records(model, atoms, gpus_of(cluster)[0], fixed, seq_len=SEQ_LEN, comm=comm)
+    islands = build_islands(cluster, JOB.precision)
+    job = with_measured(JOB, MeasuredLayers.of(made), model, atoms, islands)
+    found = {f.key.atom: f for f in job.basis.measured.factors if f.key.tp == 2 and f.key.samples == 4}
+    whole, windowed = (found[atom.fingerprint] for atom in atoms[1:3])
+    assert (whole.basis, windowed.basis) == ("measured", "scaled formula")
+    assert windowed.forward == pytest.approx(whole.forward)
+    assert windowed.backward == pytest.approx(whole.backward)
+    configs = StageConfigs.of([StageConfig(dp=1, tp=2)])
+    portion = next(p for p in portions(islands[0]) if p.num_gpus == 2)
+    costs = atom_costs(model, atoms, portion, configs, 4, job)
+    assert costs.forward_s[2, 0] < costs.forward_s[1, 0]
+
+
 @pytest.mark.parametrize("granularity", ["operator", "block", "2"])
 def test_other_atoms_are_sums_or_pieces(granularity: str) -> None:
     atoms = cut_atoms(MODEL, parse_granularity(granularity))

@@ -43,7 +43,18 @@ MOONLIGHT = LayerSpec(
     MoeSpec(4, 1, FeedForwardSpec(16, False, True), FeedForwardSpec(24, False, True)),
     NormKind.LAYERNORM,
 )
+GEMMA = LayerSpec(
+    AttentionSpec(4, 2, 6, qk_norm=True, window=4),
+    FeedForwardSpec(48, gated=True),
+    NormKind.RMSNORM,
+    post_norm=True,
+)
+NEOX = LayerSpec(
+    AttentionSpec(4, 4, 8, True, True), FeedForwardSpec(128, False, True), NormKind.LAYERNORM, parallel=True
+)
 KINDS = {
+    "gemma": GEMMA,
+    "neox": NEOX,
     "llama": LLAMA,
     "qwen": QWEN,
     "gpt": GPT,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tangram.job import Precision
+from tangram.model.spec import ModelSpec
 from tangram.profiles.formula import PassTimes
 from tangram.profiles.records import LayerTime
 from tangram.profiles.shapes import LayerKind, LayerShape
@@ -75,3 +78,9 @@ def simple_formula(shape: LayerShape, tp: int, micro_batch: int, with_tp_comm: b
     comm = 1.0 if with_tp_comm and tp > 1 else 0.0
     forward = work * _SHARE.get(shape.kind, 0.5) + comm
     return PassTimes(forward, 3 * forward)
+
+
+def as_shapes_see_it(model: ModelSpec) -> ModelSpec:
+    """The model without what shapes leave out: windows, norms and projections at the ends."""
+    layers = tuple(replace(one, attention=replace(one.attention, window=None)) for one in model.layers)
+    return replace(model, layers=layers, embedding_size=None, embedding_norm=False, final_norm=True)

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from layer_cases import layer
+from layer_cases import as_shapes_see_it, layer
 
 from tangram.cluster.catalog import gpu
 from tangram.cluster.spec import Island, Node, Portion
@@ -25,7 +25,7 @@ def formula(precision: Precision = Precision.BF16) -> CostFormula:
 @pytest.mark.parametrize("tp", [1, 2])
 def test_it_is_the_cost_model(name: str, tp: int) -> None:
     """Up to what a shape leaves out (biases, padding of the vocabulary), a stage is the sum of its shapes."""
-    model = load_preset(name)
+    model = as_shapes_see_it(load_preset(name))
     rate = A100.link_bytes_per_s
     node = Node("n", A100, 8, rate, 5e-6, "nvlink", rate, "n", "n")
     portion = Portion(Island("i", (node,), A100, 8, rate, 5e-6, rate, 5e-6, rate), 1, tp)

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from layer_cases import layer
+from layer_cases import as_shapes_see_it, layer
 
 from tangram.model.flops import model_forward_flop
 from tangram.model.presets import load_preset, preset_names
@@ -15,7 +15,7 @@ K = LayerKind
 
 @pytest.mark.parametrize("name", preset_names())
 def test_flop_of_shapes_add_up_to_the_models(name: str) -> None:
-    model = load_preset(name)
+    model = as_shapes_see_it(load_preset(name))
     shapes = [embedding_shape(model, 512), *(layer_shape(model, one, 512) for one in model.layers)]
     head = head_shape(model, 512)
     padding = 2 * 3 * 512 * model.hidden_size * (head.vocab_size - model.vocab_size)

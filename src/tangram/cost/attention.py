@@ -100,7 +100,7 @@ def fill_core(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     qkv_bytes = setting.tokens * _core_columns(setting, attention) * element
     fill_elementwise(table, 2 * qkv_bytes)
     fill_launch(table, CORE_LAUNCH)
-    kv_bytes = setting.tokens * setting.cp * (_kv_width(attention) * element / setting.tp)
+    kv_bytes = setting.tokens * setting.cp * (attention.expanded_kv_width * element / setting.tp)
     gathered_bytes = setting.groups.remote_frac[links.CP] * kv_bytes
     for times, back in ((1, 0), (2, work.BACKWARD)):
         table[work.CP_CALLS + back] = times
@@ -127,6 +127,16 @@ def fill_out(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     table[work.STORED] = input_bytes + setting.shard_tokens * (hidden * dropout_mask_bytes(setting, layer))
     table[work.INPUT] = input_bytes
     table[work.TRANSIENT] = setting.tokens * (2 * hidden + width) * element
+    if layer.post_norm:
+        add_post_norm(setting, table)
+
+
+def add_post_norm(setting: Setting, table: FloatArray) -> None:
+    """Adds a norm between a block and the residual: it reads, writes, and keeps its input."""
+    residual_bytes = setting.shard_tokens * (setting.model.hidden_size * setting.element_bytes)
+    table[work.STREAM] += 2 * residual_bytes
+    table[work.STREAM + work.BACKWARD] += 4 * residual_bytes
+    table[work.STORED] += residual_bytes
 
 
 def fill_elementwise(table: FloatArray, num_bytes: FloatArray, row: int = work.STREAM) -> None:
@@ -169,16 +179,9 @@ def dropout_mask_bytes(setting: Setting, layer: LayerSpec) -> float:
     return 1.0 if has_dropout(setting, layer) else 0.0
 
 
-def _kv_width(attention: AttentionSpec) -> int:
-    """Keys and values of a token, all heads; latent attention expands them for every head."""
-    if attention.latent is None:
-        return 2 * attention.kv_width
-    return attention.query_width + attention.value_width
-
-
 def _core_columns(setting: Setting, attention: AttentionSpec) -> FloatArray:
     """Queries, keys and values of a token on one rank."""
-    columns: FloatArray = (attention.query_width + _kv_width(attention)) / setting.tp
+    columns: FloatArray = (attention.query_width + attention.expanded_kv_width) / setting.tp
     return columns
 
 
@@ -189,8 +192,8 @@ def _score_flop(setting: Setting, attention: AttentionSpec) -> FloatArray:
 
 
 def _fill_flash(setting: Setting, attention: AttentionSpec, table: FloatArray) -> None:
-    keys = setting.job.seq_len if attention.window is None else min(setting.job.seq_len, 2 * attention.window)
-    forward = _score_flop(setting, attention) * (0.5 * keys / setting.job.seq_len)
+    share = attention.num_scores(setting.job.seq_len) / setting.job.seq_len**2
+    forward = _score_flop(setting, attention) * (0.5 * share)
     table[work.FLASH] = forward
     table[work.FLASH + work.BACKWARD] = FLASH_BACKWARD_RATIO * forward
     # Across cp ranks, the output in the layout of the exchange is kept beside the next product's input.

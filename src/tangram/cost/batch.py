@@ -124,7 +124,7 @@ class StageBatch:
             counts=counts,
             again=again,
             is_tied=np.array(tied) & (counts[EMBEDDING] > 0) & (counts[HEAD] > 0),
-            matrix=np.array([s.setting.vocab_rows[0] * s.setting.model.hidden_size for s in stages]),
+            matrix=np.array([s.setting.vocab_rows[0] * s.setting.model.embedding_width for s in stages]),
             params=params,
             placeholders=np.array(
                 [_placeholders(stage, one) for stage, (one, _, _) in zip(stages, kinds, strict=True)]

@@ -1,6 +1,7 @@
 """The ends of the model: embedding, and final norm with LM head and loss.
 
-Both matrices are split over tp by vocabulary rows.
+Both matrices are split over tp by vocabulary rows. Where they are narrower than the residual stream, the
+projections between are held by every rank in full and work on its own tokens.
 
 The head multiplies in the job's precision (never below 16 bit), which matters for large vocabularies. Its
 logits exist for one micro-batch at a time, on the last stage, so they are workspace and not stored
@@ -26,29 +27,43 @@ LOSS_REDUCTIONS = 3
 
 
 def fill_embedding(setting: Setting, table: FloatArray) -> None:
-    """Row lookup (and position table): fills the part's table, shape ``(NUM_ROWS, num_configs)``."""
-    hidden, element = setting.model.hidden_size, setting.element_bytes
-    token_bytes = setting.tokens * (hidden * element)
-    fill_elementwise(table, 2 * token_bytes)
+    """Row lookup (position table, projection, norm): fills the part's table, shape ``(NUM_ROWS,
+    num_configs)``.
+    """
+    model, element = setting.model, setting.element_bytes
+    width = model.embedding_width
+    token_bytes = setting.tokens * (width * element)
+    residual_bytes = setting.shard_tokens * (model.hidden_size * element)
+    fill_elementwise(table, 2 * token_bytes + (2 * residual_bytes if model.embedding_norm else 0.0))
     fill_launch(table, EMBEDDING_LAUNCH)
-    fill_tp(setting, table)
+    fill_tp(setting, table, width)
     table[work.STORED] = table[work.INPUT] = setting.tokens * TOKEN_BYTES
     # The gradient of the table is dense before it is added to the accumulated one.
-    table[work.TRANSIENT] = token_bytes + setting.vocab_rows * (hidden * element)
+    table[work.TRANSIENT] = token_bytes + setting.vocab_rows * (width * element)
+    if model.embedding_size is not None:
+        fill_gemm(table, work.GEMM, setting.shard_tokens, float(model.hidden_size), width)
+        table[work.STORED] += setting.shard_tokens * (width * element)
+    if model.embedding_norm:
+        table[work.STORED] += residual_bytes
 
 
 def fill_head(setting: Setting, table: FloatArray) -> None:
     """Final norm, LM head and loss: fills the part's table."""
-    hidden, element = setting.model.hidden_size, setting.element_bytes
-    fill_gemm(table, work.HEAD, setting.tokens, setting.vocab_rows, hidden)
+    model, element = setting.model, setting.element_bytes
+    hidden, width = model.hidden_size, model.embedding_width
+    fill_gemm(table, work.HEAD, setting.tokens, setting.vocab_rows, width)
     residual_bytes = setting.shard_tokens * (hidden * element)
-    fill_elementwise(table, 2 * residual_bytes)
+    if model.final_norm:
+        fill_elementwise(table, 2 * residual_bytes)
     fill_launch(table, HEAD_LAUNCH)
-    fill_tp(setting, table)
+    fill_tp(setting, table, width)
     table[work.TP_CALLS] += 2 * LOSS_REDUCTIONS
     table[work.LOGITS] = setting.tokens * setting.vocab_rows
-    table[work.HEAD_WEIGHTS] = setting.vocab_rows * hidden
-    table[work.STORED] = 2 * residual_bytes
+    table[work.HEAD_WEIGHTS] = setting.vocab_rows * width
+    table[work.STORED] = (2 if model.final_norm else 1) * residual_bytes
     table[work.INPUT] = residual_bytes
     # The input, gathered over tp, and its gradient before it is scattered.
-    table[work.TRANSIENT] = setting.tokens * (2 * hidden * element)
+    table[work.TRANSIENT] = setting.tokens * (2 * width * element)
+    if model.embedding_size is not None:
+        fill_gemm(table, work.GEMM, setting.shard_tokens, float(width), hidden)
+        table[work.STORED] += setting.shard_tokens * (width * element)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tangram.cost import work
 from tangram.cost.attention import (
+    add_post_norm,
     dropout_mask_bytes,
     fill_elementwise,
     fill_launch,
@@ -38,7 +39,8 @@ def fill_up(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     fill_elementwise(table, 2 * residual_bytes)
     fill_launch(table, UP_LAUNCH)
     fill_tp(setting, table)
-    table[work.STORED] = norm_bytes(setting, residual_bytes)
+    # Side by side with attention, the norm's input is kept already.
+    table[work.STORED] = norm_bytes(setting, residual_bytes) - layer.parallel * residual_bytes
     table[work.INPUT] = residual_bytes
     table[work.TRANSIENT] = setting.tokens * (2 * hidden + columns) * element
 
@@ -59,6 +61,8 @@ def fill_down(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     table[work.STORED] = mask_bytes + (0.0 if "mlp" in setting.memory.recomputed else stored_bytes)
     table[work.INPUT] = up_bytes
     table[work.TRANSIENT] = kept_bytes + setting.tokens * (2 * hidden * element)
+    if layer.post_norm:
+        add_post_norm(setting, table)
 
 
 def _dense(layer: LayerSpec) -> FeedForwardSpec:

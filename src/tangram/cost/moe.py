@@ -16,7 +16,13 @@ from __future__ import annotations
 import numpy as np
 
 from tangram.cost import links, work
-from tangram.cost.attention import dropout_mask_bytes, fill_elementwise, fill_launch, norm_bytes
+from tangram.cost.attention import (
+    add_post_norm,
+    dropout_mask_bytes,
+    fill_elementwise,
+    fill_launch,
+    norm_bytes,
+)
 from tangram.cost.feed_forward import DOWN_LAUNCH, UP_LAUNCH, activation_elements
 from tangram.cost.gemm import fill_expert_gemm, fill_gemm
 from tangram.cost.setting import Setting
@@ -55,6 +61,8 @@ def fill_moe(setting: Setting, layer: LayerSpec, table: FloatArray) -> None:
     _fill_kept(setting, layer, moe, (worked_bytes, routed_bytes, up_bytes, act_bytes), table)
     if moe.shared is not None:
         _fill_shared(setting, moe.shared, table)
+    if layer.post_norm:
+        add_post_norm(setting, table)
     table[work.EXPERT_TRANSIENT] = 2 * (worked_bytes + routed_bytes) + up_bytes + act_bytes
 
 
@@ -77,7 +85,7 @@ def _fill_kept(
     outside = setting.memory.weighs_outputs
     copies = 0 if "moe_act" in again else 1 if moe.expert.gated or outside else 2
     table[work.INPUT] = residual_bytes
-    table[work.STORED] = mask_bytes + residual_bytes
+    table[work.STORED] = mask_bytes + (0 if layer.parallel else 1) * residual_bytes
     if "moe" not in again:
         table[work.STORED] += norm_bytes(setting, residual_bytes) - residual_bytes + router_bytes
         table[work.EXPERT_STORED] = worked_bytes + up_bytes + copies * act_bytes + outside * routed_bytes

@@ -42,7 +42,7 @@ def fill_part(setting: Setting, atom_part: AtomPart, table: FloatArray) -> None:
 
 def vocab_matrix_params(setting: Setting) -> FloatArray:
     """Returns the parameters of one padded vocabulary matrix on a rank before ZeRO; ``(num_configs,)``."""
-    return setting.vocab_rows * setting.model.hidden_size
+    return setting.vocab_rows * setting.model.embedding_width
 
 
 def _apply_selective(setting: Setting, table: FloatArray) -> None:
@@ -57,13 +57,14 @@ def _apply_selective(setting: Setting, table: FloatArray) -> None:
 def _fill_params(setting: Setting, atom_part: AtomPart, table: FloatArray) -> None:
     """Matrices are split over tp (experts over ep and expert tp).
 
-    Norms, routers, position tables and the biases after a row-parallel product are not.
+    Norms, routers, position tables, projections at the ends of the model and the biases after a row-parallel
+    product are not.
     """
     model, part, layer_idx = setting.model, atom_part.part, atom_part.layer_idx
     params = part_params(model, layer_idx, part)
     if layer_idx is None:
         has_matrix = part is Part.EMBEDDING or not model.tied_embeddings
-        replicated = params.total - (model.vocab_size * model.hidden_size if has_matrix else 0)
+        replicated = params.total - (model.vocab_size * model.embedding_width if has_matrix else 0)
         table[work.DENSE_PARAMS] = vocab_matrix_params(setting) + replicated
         return
     dense = params.total - params.expert
@@ -80,12 +81,13 @@ def _replicated_params(model: ModelSpec, layer: LayerSpec, part: Part, dense: in
         return norm_params(layer.norm, hidden) + _down_params(layer, attention.latent, hidden)
     if part is Part.QKV:
         return norm_params(layer.norm, hidden) + (2 * attention.head_dim if attention.qk_norm else 0)
+    post_norm = norm_params(layer.norm, hidden) if layer.post_norm else 0
     if part is Part.OUT:
-        return hidden if attention.out_bias else 0
+        return post_norm + (hidden if attention.out_bias else 0)
     if part is Part.UP:
         return norm_params(layer.norm, hidden)
     if part is Part.DOWN:
-        return hidden if isinstance(block, FeedForwardSpec) and block.bias else 0
+        return post_norm + (hidden if isinstance(block, FeedForwardSpec) and block.bias else 0)
     if isinstance(block, MoeSpec) and part is Part.MOE:
         return dense - (feed_forward_params(block.shared, hidden) if block.shared else 0)
     return 0

@@ -59,9 +59,9 @@ def boundary_bytes(model: ModelSpec, atom: Atom, micro_batch: int, job: Job) -> 
         layer = model.layers[last.layer_idx]
         attention, block = layer.attention, layer.feed_forward
         if last.part is Part.QKV:
-            elements += attention.query_width + 2 * attention.kv_width
+            elements += attention.query_width + attention.expanded_kv_width
         elif last.part is Part.CORE:
-            elements += attention.query_width
+            elements += attention.value_width
         elif last.part is Part.UP and isinstance(block, FeedForwardSpec):
             elements += block.num_up_matrices * block.intermediate_size
     return float(micro_batch * job.seq_len * elements * job.precision.element_bytes)

@@ -104,7 +104,8 @@ def cut_atoms(model: ModelSpec, granularity: Granularity = Granularity()) -> tup
     """Cuts a model into atoms: embedding first, head last, the layers between them.
 
     Raises:
-        InputError: The number of layers per atom does not divide the number of layers.
+        InputError: The number of layers per atom does not divide the number of layers, or layers whose
+            blocks run side by side would be cut inside.
     """
     if granularity.kind == "layer" and model.num_layers % granularity.layers_per_atom:
         divisors = [d for d in range(1, model.num_layers + 1) if model.num_layers % d == 0]
@@ -112,6 +113,13 @@ def cut_atoms(model: ModelSpec, granularity: Granularity = Granularity()) -> tup
             f"{granularity.layers_per_atom} layers per atom do not divide {model.num_layers} layers",
             where="--atoms",
             hint="legal: " + ", ".join(map(str, divisors)),
+        )
+    if granularity.kind != "layer" and any(layer.parallel for layer in model.distinct_layers):
+        raise InputError(
+            f"attention and feed-forward of {model.name} run side by side: no {granularity.kind} is a piece "
+            "that could be cut off",
+            where="--atoms",
+            hint="legal: layer, or a number of layers",
         )
     atoms = [_atom(model, [AtomPart(Part.EMBEDDING, None)])]
     pending: list[AtomPart] = []
@@ -153,16 +161,25 @@ def _atom(model: ModelSpec, parts: Iterable[AtomPart]) -> Atom:
     content = [
         (
             p.part.value,
-            None if p.layer_idx is None else (p.layer_idx - first, repr(model.layers[p.layer_idx])),
+            None if p.layer_idx is None else (p.layer_idx - first, _content(model.layers[p.layer_idx])),
         )
         for p in listed
     ]
-    ends = (
+    ends: tuple[object, ...] = (
         model.hidden_size,
         model.vocab_size,
         model.tied_embeddings,
         model.position.value,
         model.max_positions,
     )
+    more = (model.embedding_size, model.embedding_norm, model.final_norm, model.position_offset)
+    if more != (None, False, True, 0):  # plans hold fingerprints: those of other models have to stay
+        ends += more
     text = repr((content, ends, model.norm.value))
     return Atom(listed, hashlib.sha256(text.encode()).hexdigest()[:16])
+
+
+def _content(layer: LayerSpec) -> str:
+    """All that a layer is, as text; again, what few layers have is written only where they have it."""
+    more = (layer.post_norm, layer.parallel)
+    return repr(layer) + (repr(more) if any(more) else "")

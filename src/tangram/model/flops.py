@@ -7,7 +7,8 @@ The backward pass of every part costs twice its forward pass: one product for th
 Attention is counted over the full ``seq_len x seq_len`` square, as Megatron's formula for model FLOP does
 (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters", section 5.1:
 96 B s l h^2 (1 + s / 6h + V / 16 l h) with recomputation), although a causal mask leaves half of it;
-``causal=True`` counts that half, which is what a flash kernel computes.
+``causal=True`` counts that half, which is what a flash kernel computes. Of attention with a window the square
+loses on either side of the diagonal what the window hides.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def part_forward_flop(
     Args:
         model: The model.
         layer_idx: The layer that the part belongs to; None for embedding and head.
-        part: The part. The embedding is a lookup: 0.
+        part: The part. The embedding is a lookup: 0, unless it is projected.
         num_tokens: Tokens that go through the part, all samples together.
         seq_len: Tokens of one sample: the keys that each token looks at.
         causal: Count only the half of the attention square that a causal mask leaves.
@@ -48,14 +49,15 @@ def part_forward_flop(
     if layer_idx is None:
         assert part in (Part.EMBEDDING, Part.HEAD), f"{part} belongs to a layer"
         rows = model.vocab_size if vocab_size is None else vocab_size
-        return 2 * num_tokens * hidden * rows if part is Part.HEAD else 0
+        matrix = model.embedding_width * rows if part is Part.HEAD else 0
+        return 2 * num_tokens * (matrix + model.projection_size)
     layer = model.layers[layer_idx]
     assert part in layer_parts(layer), f"layer {layer_idx} has no {part}"
     if part is Part.CORE:
         attention = layer.attention
-        # A window leaves each query so many keys under a causal mask, twice as many in the full square.
-        keys = seq_len if attention.window is None else min(seq_len, 2 * attention.window)
-        full = 2 * num_tokens * keys * (attention.query_width + attention.value_width)  # scores, values
+        widths = attention.query_width + attention.value_width
+        keys = attention.num_scores(seq_len) // seq_len  # per token on the mean, in the square
+        full = 2 * num_tokens * keys * widths  # scores, values
         return full // 2 if causal else full
     return 2 * num_tokens * _weights(layer, hidden, part)
 

@@ -1,8 +1,8 @@
 """Counts parameters: of every part of a model, and in total.
 
-What is counted: matrices, biases, norms, routers, the position table, and a tied LM head once (with the
-embedding). What is *active* for one token: everything but the experts it is not sent to; embedding and head
-count, as in the published figures.
+What is counted: matrices, biases, norms, routers, the position table, projections between embedding and
+residual stream, and a tied LM head once (with the embedding). What is *active* for one token: everything but
+the experts it is not sent to; embedding and head count, as in the published figures.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ def part_params(
     assert part in layer_parts(layer), f"layer {layer_idx} has no {part}"
     if part is Part.MOE:
         return _moe(layer, hidden)
-    return _dense(_attention(layer, hidden, part) + _feed_forward(layer, hidden, part))
+    post_norm = norm_params(layer.norm, hidden) if layer.post_norm and part in (Part.OUT, Part.DOWN) else 0
+    return _dense(_attention(layer, hidden, part) + _feed_forward(layer, hidden, part) + post_norm)
 
 
 def model_parts(model: ModelSpec) -> Iterator[tuple[int | None, Part]]:
@@ -105,13 +106,17 @@ def _dense(count: int) -> PartParams:
 
 
 def _embedding(model: ModelSpec, rows: int) -> int:
-    positions = model.max_positions if model.position is PositionKind.LEARNED else 0
-    return (rows + positions) * model.hidden_size
+    hidden = model.hidden_size
+    learned = model.position is PositionKind.LEARNED
+    positions = model.position_offset + model.max_positions if learned else 0
+    norm = norm_params(model.norm, hidden) if model.embedding_norm else 0
+    return rows * model.embedding_width + model.projection_size + positions * hidden + norm
 
 
 def _head(model: ModelSpec, rows: int) -> int:
-    matrix = 0 if model.tied_embeddings else rows * model.hidden_size
-    return norm_params(model.norm, model.hidden_size) + matrix
+    matrix = 0 if model.tied_embeddings else rows * model.embedding_width
+    norm = norm_params(model.norm, model.hidden_size) if model.final_norm else 0
+    return norm + model.projection_size + matrix
 
 
 def _attention(layer: LayerSpec, hidden: int, part: Part) -> int:
@@ -163,7 +168,8 @@ def _down(block: FeedForwardSpec, hidden: int) -> int:
 def _moe(layer: LayerSpec, hidden: int) -> PartParams:
     moe = layer.moe
     assert moe is not None
-    shared = norm_params(layer.norm, hidden) + hidden * moe.num_experts  # norm and router
+    norms = 2 if layer.post_norm else 1
+    shared = norms * norm_params(layer.norm, hidden) + hidden * moe.num_experts  # norms and router
     if moe.shared is not None:
         shared += feed_forward_params(moe.shared, hidden)
     expert = feed_forward_params(moe.expert, hidden)

@@ -5,8 +5,10 @@ Equal layers are written once: ``layer_kinds`` lists the kinds, ``layers`` the k
     {"name": "tiny", ..., "layers": [0, 0],
      "layer_kinds": [{"norm": "rmsnorm", "attention": {...}, "feed_forward": {...}}]}
 
-A kind has either ``feed_forward`` or ``moe``; ``attention.latent``, ``attention.window`` and ``moe.shared``
-are written only where there are latent vectors, a window and shared experts.
+A kind has either ``feed_forward`` or ``moe``. What few models have is written only where they have it:
+``attention.latent``, ``attention.window``, ``moe.shared``, a kind's ``post_norm`` and ``parallel``, and the
+model's ``embedding_size``, ``embedding_norm``, ``final_norm`` and ``position_offset``. docs/models.md
+explains the keys.
 """
 
 from __future__ import annotations
@@ -41,8 +43,12 @@ _MODEL_KEYS = (
     "tied_embeddings",
     "layer_kinds",
     "layers",
+    "embedding_size",
+    "embedding_norm",
+    "final_norm",
+    "position_offset",
 )
-_LAYER_KEYS = ("norm", "attention", "feed_forward", "moe")
+_LAYER_KEYS = ("norm", "attention", "feed_forward", "moe", "post_norm", "parallel")
 _ATTENTION_KEYS = ("num_heads", "num_kv_heads", "head_dim", "qkv_bias", "out_bias", "qk_norm")
 _LATENT_KEYS = ("q_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim")
 _FEED_FORWARD_KEYS = ("intermediate_size", "gated", "bias")
@@ -53,7 +59,7 @@ def to_dict(model: ModelSpec) -> dict[str, object]:
     """Returns the model as JSON-ready data; :func:`from_dict` gives the equal model back."""
     kinds: dict[LayerSpec, int] = {}
     layers = [kinds.setdefault(layer, len(kinds)) for layer in model.layers]
-    return {
+    data: dict[str, object] = {
         "name": model.name,
         "family": model.family,
         "source": model.source,
@@ -66,6 +72,15 @@ def to_dict(model: ModelSpec) -> dict[str, object]:
         "layer_kinds": [_layer_dict(layer) for layer in kinds],
         "layers": layers,
     }
+    if model.embedding_size is not None:
+        data["embedding_size"] = model.embedding_size
+    if model.embedding_norm:
+        data["embedding_norm"] = True
+    if not model.final_norm:
+        data["final_norm"] = False
+    if model.position_offset:
+        data["position_offset"] = model.position_offset
+    return data
 
 
 def from_dict(data: Mapping[str, object], *, where: str = "model") -> ModelSpec:
@@ -102,6 +117,10 @@ def from_dict(data: Mapping[str, object], *, where: str = "model") -> ModelSpec:
         max_positions=values.integer("max_positions", limits.MAX_POSITIONS),
         tied_embeddings=values.boolean("tied_embeddings"),
         source=values.text("source"),
+        embedding_size=values.optional_integer("embedding_size", limits.MAX_WIDTH),
+        embedding_norm=values.boolean("embedding_norm", default=False),
+        final_norm=values.boolean("final_norm", default=True),
+        position_offset=values.optional_integer("position_offset", limits.MAX_POSITIONS, low=0) or 0,
     )
 
 
@@ -120,6 +139,7 @@ def _layer_dict(layer: LayerSpec) -> dict[str, object]:
     if layer.attention.window is not None:
         attention["window"] = layer.attention.window
     data: dict[str, object] = {"norm": layer.norm.value, "attention": attention}
+    data |= {key: True for key in ("post_norm", "parallel") if getattr(layer, key)}
     block = layer.feed_forward
     if isinstance(block, FeedForwardSpec):
         return data | {"feed_forward": _feed_forward_dict(block)}
@@ -145,6 +165,8 @@ def _layer(data: object, where: str) -> LayerSpec:
         ),
         feed_forward=_moe(values) if moe_here else _feed_forward(values, "feed_forward"),
         norm=NormKind(values.choice("norm", NormKind)),
+        post_norm=values.boolean("post_norm", default=False),
+        parallel=values.boolean("parallel", default=False),
     )
 
 

@@ -6,7 +6,7 @@ Everything is frozen and hashable; :mod:`tangram.model.hf` and the presets build
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -18,10 +18,14 @@ class NormKind(StrEnum):
 
 
 class PositionKind(StrEnum):
-    """Position information: rotary has no parameters, learned adds a table of ``max_positions`` rows."""
+    """Position information: only learned positions have parameters, a table of ``max_positions`` rows.
+
+    ALiBi (Press et al. 2022, arXiv 2108.12409) adds a slope per head to the scores.
+    """
 
     ROTARY = "rotary"
     LEARNED = "learned"
+    ALIBI = "alibi"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,19 @@ class AttentionSpec:
         """Columns of the key projection (and of the value projection)."""
         return self.num_kv_heads * self.head_dim
 
+    @property
+    def expanded_kv_width(self) -> int:
+        """Keys and values of a token, all heads; latent attention expands them for every head."""
+        return 2 * self.kv_width if self.latent is None else self.query_width + self.value_width
+
+    def num_scores(self, seq_len: int) -> int:
+        """Scores of one head and sample: the square of the sequence less the corners outside of the window.
+
+        A causal mask leaves half of them: s^2 - (s - w)^2 = 2 s w - w^2 for a window w below s.
+        """
+        hidden = 0 if self.window is None else max(seq_len - self.window, 0)
+        return seq_len**2 - hidden**2
+
 
 @dataclass(frozen=True, slots=True)
 class FeedForwardSpec:
@@ -121,11 +138,24 @@ class MoeSpec:
 
 @dataclass(frozen=True, slots=True)
 class LayerSpec:
-    """One transformer layer."""
+    """One transformer layer: attention and feed-forward, each with a norm and a residual.
+
+    Attributes:
+        attention: Attention.
+        feed_forward: Dense block or mixture of experts.
+        norm: Kind of all norms of the layer. Whether a norm stands in front of its block or behind the
+            residual changes no size and is not told.
+        post_norm: Whether both blocks have a second norm, between them and the residual (Gemma 2).
+        parallel: Whether both blocks start from the layer's input, each with a norm of its own, and are added
+            up together (GPT-NeoX). Such a layer cannot be cut inside.
+    """
 
     attention: AttentionSpec
     feed_forward: FeedForwardSpec | MoeSpec
     norm: NormKind
+    # Not in the repr, which enters the fingerprints of atoms: they have to stay what they were before.
+    post_norm: bool = field(default=False, repr=False)
+    parallel: bool = field(default=False, repr=False)
 
     @property
     def moe(self) -> MoeSpec | None:
@@ -144,11 +174,16 @@ class ModelSpec:
         vocab_size: Rows of the token embedding, before padding.
         layers: The transformer layers, first to last.
         norm: Kind of the final norm.
-        position: Rotary or learned.
-        max_positions: Rows of the position table when ``position`` is learned; else the longest sequence
-            the model was made for.
+        position: Rotary, learned or ALiBi.
+        max_positions: Positions that there are when ``position`` is learned; else the longest sequence the
+            model was made for.
         tied_embeddings: Whether the LM head uses the embedding's matrix.
         source: Where the numbers come from.
+        embedding_size: Width of embedding and LM head where it is not the hidden size: then a projection
+            without bias stands behind the embedding, and another one in front of the head.
+        embedding_norm: Whether the embedding has a norm behind it, of the kind of the final norm.
+        final_norm: Whether there is a final norm.
+        position_offset: Rows of the position table in front of the first position.
     """
 
     name: str
@@ -161,11 +196,25 @@ class ModelSpec:
     max_positions: int
     tied_embeddings: bool
     source: str = ""
+    embedding_size: int | None = None
+    embedding_norm: bool = False
+    final_norm: bool = True
+    position_offset: int = 0
 
     @property
     def num_layers(self) -> int:
         """Number of transformer layers."""
         return len(self.layers)
+
+    @property
+    def embedding_width(self) -> int:
+        """Columns of the embedding and of the LM head."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def projection_size(self) -> int:
+        """Elements of the projection between embedding (or head) and residual stream; 0 without one."""
+        return self.embedding_size * self.hidden_size if self.embedding_size else 0
 
     @property
     def distinct_layers(self) -> tuple[LayerSpec, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from tangram.model import serial
 from tangram.model.params import num_active_params, num_params
@@ -85,12 +85,21 @@ class LayerKind(Section):
         attention: Attention.
         feed_forward: Dense block.
         moe: Mixture of experts.
+        post_norm: Whether both blocks have a second norm, between them and the residual.
+        parallel: Whether both blocks start from the layer's input and are added up together.
     """
 
     norm: NormKind
     attention: AttentionSection
     feed_forward: FeedForwardSection | None = None
     moe: MoeSection | None = None
+    post_norm: bool = False
+    parallel: bool = False
+
+    @model_serializer(mode="wrap")
+    def _without_what_it_has_not(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out what few kinds have: others are written as they were before there was any."""
+        return {key: value for key, value in serialize(self).items() if key not in _RARE or value}
 
 
 class ModelSection(Section):
@@ -107,13 +116,18 @@ class ModelSection(Section):
         vocab_size: Rows of the token embedding, before padding.
         padded_vocab_size: Rows of embedding and head as they are allocated, the same on all stages.
         norm: Kind of the final norm.
-        position: ``rotary`` or ``learned``.
-        max_positions: Rows of the position table when learned, else the longest sequence the model is for.
+        position: ``rotary``, ``learned`` or ``alibi``.
+        max_positions: Positions that there are when learned, else the longest sequence the model is for.
         tied_embeddings: Whether the head uses the embedding's matrix.
         layer_kinds: The different layers.
         layers: Index into ``layer_kinds``, one per transformer layer, first to last.
         hyperparameters: What shapes do not tell and an executor may want, by its Hugging Face name
             (``rope_theta``, ``rms_norm_eps``, ``hidden_act``...); planning never reads it.
+        embedding_size: Width of embedding and head where it is not the hidden size: then a projection without
+            bias stands behind the embedding, and another one in front of the head.
+        embedding_norm: Whether the embedding has a norm behind it, of the kind of the final norm.
+        final_norm: Whether there is a final norm.
+        position_offset: Rows of the position table in front of the first position.
     """
 
     name: str
@@ -132,6 +146,16 @@ class ModelSection(Section):
     layer_kinds: list[LayerKind]
     layers: Annotated[list[Count], Field(max_length=10_000)]
     hyperparameters: dict[str, Any] = Field(default_factory=dict)
+    embedding_size: Positive | None = None
+    embedding_norm: bool = False
+    final_norm: bool = True
+    position_offset: Count = 0
+
+    @model_serializer(mode="wrap")
+    def _without_what_it_has_not(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out what few models have: others are written as they were before there was any."""
+        usual = {"embedding_size": None, "embedding_norm": False, "final_norm": True, "position_offset": 0}
+        return {key: value for key, value in serialize(self).items() if usual.get(key, ...) != value}
 
     @staticmethod
     def of(
@@ -166,4 +190,5 @@ class ModelSection(Section):
         return serial.from_dict(data)
 
 
+_RARE = {"post_norm", "parallel"}
 _NOT_IN_SPEC = {"fingerprint", "num_params", "num_active_params", "padded_vocab_size", "hyperparameters"}

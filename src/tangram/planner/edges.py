@@ -45,7 +45,7 @@ def tied_bytes(model: ModelSpec, job: Job) -> int:
     """
     if not model.tied_embeddings:
         return 0
-    return model.vocab_size * model.hidden_size * job.optimizer.gradient_bytes
+    return model.vocab_size * model.embedding_width * job.optimizer.gradient_bytes
 
 
 def placed_edge(

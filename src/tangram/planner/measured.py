@@ -79,25 +79,38 @@ class _IslandFactors:
     job: Job
     measured: MeasuredLayers
 
+    def _timed(self) -> ModelSpec:
+        """The model as shapes of measured layers see it: without windows, for their times are of all keys."""
+        whole = {
+            layer: replace(layer, attention=replace(layer.attention, window=None))
+            for layer in self.model.distinct_layers
+        }
+        return replace(self.model, layers=tuple(whole[layer] for layer in self.model.layers))
+
+    def _has_window(self, atom: Atom) -> bool:
+        windows = [self.model.layers[idx].attention.window for idx in atom.layer_idxs]
+        return any(window is not None and window < self.job.seq_len for window in windows)
+
     def all(self) -> list[MeasuredFactor]:
         """Returns the factors of all atoms, degrees and samples, plain formulas included."""
         formula = CostFormula(self.island, self.job.precision, self.job.basis)
         found: list[MeasuredFactor] = []
+        timed = self._timed()
         # Whatever is pinned: repairs try what is not.
         for tp in tensor_parallel_degrees(self.model, self.island.gpus_per_node):
             for samples in divisors(self.job.global_batch):
-                base = self._formula_times(tp, samples)
+                base = self._formula_times(timed, tp, samples)
                 for atom in self.kinds:
                     key = FactorKey(atom.fingerprint, self.island.name, tp, samples)
                     own = self._factor(atom, key, formula, base[atom.fingerprint])
                     found.append(own or MeasuredFactor(key, 1.0, 1.0, False, PLAIN_FORMULA))
         return found
 
-    def _formula_times(self, tp: int, samples: int) -> dict[str, _Passes]:
+    def _formula_times(self, model: ModelSpec, tp: int, samples: int) -> dict[str, _Passes]:
         """What the cost model says of every atom on one group inside a node, collectives included."""
         config = StageConfig(dp=1, tp=tp, expert_tp=tp if self.model.has_moe else 1)
         portion = Portion(self.island, 1, tp)
-        costs = atom_costs(self.model, self.kinds, portion, StageConfigs.of([config]), samples, self.job)
+        costs = atom_costs(model, self.kinds, portion, StageConfigs.of([config]), samples, self.job)
         passes = zip(costs.forward_s[:, 0].tolist(), costs.backward_s[:, 0].tolist(), strict=True)
         return {atom.fingerprint: both for atom, both in zip(self.kinds, passes, strict=True)}
 
@@ -109,8 +122,9 @@ class _IslandFactors:
         found = atom_factor(self.measured, query, formula, base)
         if found is None:
             return None
+        basis = Basis.SCALED if self._has_window(atom) else found.basis
         return MeasuredFactor(
-            key, found.forward, found.backward, found.includes_tp_comm, basis=found.basis.value
+            key, found.forward, found.backward, found.includes_tp_comm, basis=basis.value
         )
 
 

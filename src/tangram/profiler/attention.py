@@ -31,6 +31,7 @@ class Attention(Piece):
         self.key_norm = Norm(shard, generator, NormKind.RMSNORM, spec.head_dim) if spec.qk_norm else None
         self.out = self.weight(hidden, self.widths[0], sharded=True)
         self.out_bias = self.weight(hidden, sharded=False) if spec.out_bias else None
+        self.post_norm = Norm(shard, generator, layer.norm, hidden) if layer.post_norm else None
         self.tokens = self.exchange(shard.tokens, hidden)
         self.shares_keys = shares_keys(shard.device, shard.dtype)
         self.rotary = shard.model.position is PositionKind.ROTARY
@@ -41,6 +42,10 @@ class Attention(Piece):
 
     def forward(self, x: Any) -> Any:
         """Adds attention to the residual stream."""
+        return x + self.update(x)
+
+    def update(self, x: Any) -> Any:
+        """Returns what attention adds to the residual stream."""
         qkv = functional.linear(self.tokens.gather(self.norm(x)), self.qkv, self.qkv_bias)
         query, key, value = qkv.split(self.widths, dim=-1)
         mixed = self._attend(
@@ -50,7 +55,8 @@ class Attention(Piece):
         )
         rows = mixed.transpose(1, 2).reshape(self.shard.tokens, self.widths[0])
         y = self.tokens.scatter(functional.linear(rows, self.out))
-        return x + (y if self.out_bias is None else y + self.out_bias)
+        y = y if self.out_bias is None else y + self.out_bias
+        return y if self.post_norm is None else self.post_norm(y)
 
     def _split(self, x: Any, num_heads: int) -> Any:
         return x.view(self.shard.micro_batch, self.shard.seq_len, num_heads, self.spec.head_dim)

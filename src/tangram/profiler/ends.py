@@ -18,17 +18,22 @@ from tangram.profiler.shard import Shard
 
 
 class Embedding(Piece):
-    """Row lookup, and the position table where positions are learned."""
+    """Row lookup; projection, position table and norm where the model has them."""
 
     def __init__(self, shard: Shard, generator: Any) -> None:
         super().__init__(shard, generator)
         model = shard.model
-        self.table = self.weight(shard.vocab_rows, model.hidden_size, sharded=True)
-        self.tokens = self.exchange(shard.tokens, model.hidden_size)
+        hidden, width = model.hidden_size, model.embedding_width
+        self.table = self.weight(shard.vocab_rows, width, sharded=True)
+        self.tokens = self.exchange(shard.tokens, width)
+        self.project = self.weight(hidden, width, sharded=False) if model.embedding_size else None
+        self.norm = Norm(shard, generator, model.norm, hidden) if model.embedding_norm else None
         self.positions = None
         if model.position is PositionKind.LEARNED:
-            self.positions = self.weight(model.max_positions, model.hidden_size, sharded=False)
+            rows = model.position_offset + model.max_positions
+            self.positions = self.weight(rows, hidden, sharded=False)
             places = torch.arange(shard.shard_tokens, device=shard.device) % shard.seq_len
+            places += model.position_offset
             self.register_buffer("places", places, persistent=False)
 
     def sample(self) -> Any:
@@ -45,7 +50,9 @@ class Embedding(Piece):
             foreign = tokens >= self.shard.vocab_rows
             x = functional.embedding(tokens.masked_fill(foreign, 0), self.table)
             x = self.tokens.scatter(x.masked_fill(foreign.unsqueeze(-1), 0.0))
-        return x if self.positions is None else x + functional.embedding(self.places, self.positions)
+        x = x if self.project is None else functional.linear(x, self.project)
+        x = x if self.positions is None else x + functional.embedding(self.places, self.positions)
+        return x if self.norm is None else self.norm(x)
 
 
 class Head(Piece):
@@ -53,10 +60,11 @@ class Head(Piece):
 
     def __init__(self, shard: Shard, generator: Any) -> None:
         super().__init__(shard, generator)
-        hidden = shard.model.hidden_size
-        self.norm = Norm(shard, generator, shard.model.norm, hidden)
-        self.matrix = self.weight(shard.vocab_rows, hidden, sharded=True)
-        self.tokens = self.exchange(shard.tokens, hidden)
+        model, hidden, width = shard.model, shard.model.hidden_size, shard.model.embedding_width
+        self.norm = Norm(shard, generator, model.norm, hidden) if model.final_norm else None
+        self.project = self.weight(width, hidden, sharded=False) if model.embedding_size else None
+        self.matrix = self.weight(shard.vocab_rows, width, sharded=True)
+        self.tokens = self.exchange(shard.tokens, width)
         high = min(shard.vocab_rows, shard.model.vocab_size)
         targets = torch.randint(high, (shard.tokens,), device=shard.device, generator=generator)
         self.register_buffer("targets", targets, persistent=False)
@@ -68,5 +76,7 @@ class Head(Piece):
 
     def forward(self, x: Any) -> Any:
         """Returns the loss, a scalar."""
-        logits = functional.linear(self.tokens.gather(self.norm(x)), self.matrix)
+        x = x if self.norm is None else self.norm(x)
+        x = x if self.project is None else functional.linear(x, self.project)
+        logits = functional.linear(self.tokens.gather(x), self.matrix)
         return functional.cross_entropy(logits.float(), self.targets)

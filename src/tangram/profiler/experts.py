@@ -37,6 +37,7 @@ class Experts(Piece):
         self.register_buffer("sources", order // moe.top_k, persistent=False)
         self.register_buffer("returns", torch.argsort(order), persistent=False)
         self.routed = self.exchange(shard.tokens * moe.top_k, hidden)
+        self.post_norm = Norm(shard, generator, layer.norm, hidden) if layer.post_norm else None
         self.shared: Any = Block(shard, generator, moe.shared, shard.tp) if moe.shared is not None else None
         self.tokens: Any = self.exchange(shard.tokens, hidden) if moe.shared is not None else None
 
@@ -47,6 +48,10 @@ class Experts(Piece):
 
     def forward(self, x: Any) -> Any:
         """Adds the experts' weighted outputs to the residual stream."""
+        return x + self.update(x)
+
+    def update(self, x: Any) -> Any:
+        """Returns what the experts add to the residual stream."""
         tokens = self.norm(x)
         shares = functional.softmax(functional.linear(tokens, self.router), dim=-1, dtype=torch.float32)
         shares, _ = shares.topk(self.top_k, dim=-1)
@@ -59,8 +64,9 @@ class Experts(Piece):
         ]
         back = self.routed.scatter(torch.cat(outputs)).index_select(0, self.returns)
         back = back.view(-1, self.top_k, back.shape[-1])
-        y = x + (back * shares.to(back.dtype).unsqueeze(-1)).sum(dim=1)
-        return y if self.shared is None else y + self._shared(tokens)
+        y = (back * shares.to(back.dtype).unsqueeze(-1)).sum(dim=1)
+        y = y if self.shared is None else y + self._shared(tokens)
+        return y if self.post_norm is None else self.post_norm(y)
 
     def _shared(self, tokens: Any) -> Any:
         """The block that every token passes through."""

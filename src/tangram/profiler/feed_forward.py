@@ -50,9 +50,15 @@ class FeedForward(Piece):
         hidden = shard.model.hidden_size
         self.norm = Norm(shard, generator, layer.norm, hidden)
         self.block = Block(shard, generator, spec, shard.tp)
+        self.post_norm = Norm(shard, generator, layer.norm, hidden) if layer.post_norm else None
         self.tokens = self.exchange(shard.tokens, hidden)
+
+    def update(self, x: Any) -> Any:
+        """Returns what the block adds to the residual stream."""
+        y = self.tokens.scatter(self.block(self.tokens.gather(self.norm(x))))
+        y = y if self.block.down_bias is None else y + self.block.down_bias
+        return y if self.post_norm is None else self.post_norm(y)
 
     def forward(self, x: Any) -> Any:
         """Adds the block to the residual stream."""
-        y = self.tokens.scatter(self.block(self.tokens.gather(self.norm(x))))
-        return x + (y if self.block.down_bias is None else y + self.block.down_bias)
+        return x + self.update(x)

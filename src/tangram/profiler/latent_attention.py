@@ -42,6 +42,7 @@ class LatentAttention(Piece):
         self.kv_up = self.weight(columns, latent.kv_rank, sharded=True)
         self.out = self.weight(hidden, self.num_heads * latent.value_dim, sharded=True)
         self.out_bias = self.weight(hidden, sharded=False) if spec.out_bias else None
+        self.post_norm = Norm(shard, generator, layer.norm, hidden) if layer.post_norm else None
         self.queries = self.exchange(shard.tokens, query_rank)
         self.latents = self.exchange(shard.tokens, latent.kv_rank)
         self.places = self.exchange(shard.tokens, latent.rope_dim)
@@ -52,13 +53,18 @@ class LatentAttention(Piece):
 
     def forward(self, x: Any) -> Any:
         """Adds attention to the residual stream."""
+        return x + self.update(x)
+
+    def update(self, x: Any) -> Any:
+        """Returns what attention adds to the residual stream."""
         rows = self.norm(x)
         query = self._query(rows)
         key, value = self._key_value(rows)
         mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
         mixed = mixed.transpose(1, 2).reshape(self.shard.tokens, self.num_heads * self.latent.value_dim)
         y = self.tokens.scatter(functional.linear(mixed, self.out))
-        return x + (y if self.out_bias is None else y + self.out_bias)
+        y = y if self.out_bias is None else y + self.out_bias
+        return y if self.post_norm is None else self.post_norm(y)
 
     def _query(self, rows: Any) -> Any:
         """``(micro_batch, num_heads, seq_len, nope_dim + rope_dim)``."""

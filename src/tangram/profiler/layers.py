@@ -2,8 +2,8 @@
 
 Plain PyTorch, as a trainer without kernels of its own has it: one product for queries, keys and values, one
 for gate and up; ``scaled_dot_product_attention`` with a causal mask, which picks the kernel (flash where the
-device and the precision have it); no dropout. A layer takes and returns the rank's share of the residual
-stream, ``(shard_tokens, hidden_size)``, samples one after the other.
+device and the precision have it), over all keys, windows or not; no ALiBi; no dropout. A layer takes and
+returns the rank's share of the residual stream, ``(shard_tokens, hidden_size)``, samples one after the other.
 
 Who is sharded: matrices and the biases of column-parallel products, by tp. Norms, routers, position tables,
 and biases behind row-parallel products, are whole on every rank.
@@ -33,9 +33,12 @@ class TransformerLayer(Piece):
         self.attention = first(shard, generator, layer)
         second = Experts if layer.moe is not None else FeedForward
         self.feed_forward = second(shard, generator, layer)
+        self.parallel = layer.parallel
 
     def forward(self, x: Any) -> Any:
-        """Runs both blocks."""
+        """Runs both blocks, each from the layer's input where they stand side by side."""
+        if self.parallel:
+            return x + self.attention.update(x) + self.feed_forward.update(x)
         return self.feed_forward(self.attention(x))
 
 

@@ -69,7 +69,7 @@ def least_bytes(piece: PieceSpec, shard: Shard) -> int:
     state_bytes = element_bytes + GRADIENT_BYTES
     if piece.layer is None:
         logits = tokens * shard.vocab_rows * LOGIT_BYTES if piece.kind is PieceKind.HEAD else 0
-        return shard.vocab_rows * model.hidden_size * state_bytes + logits
+        return shard.vocab_rows * model.embedding_width * state_bytes + logits
     number = model.layers.index(piece.layer)
     num_params = sum(part_params(model, number, part).total for part in layer_parts(piece.layer)) // tp
     columns = _attention_columns(piece.layer.attention) + _block_columns(piece.layer)

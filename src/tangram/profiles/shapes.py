@@ -2,8 +2,9 @@
 
 A shape holds what decides how long a piece of a model runs, and nothing else: two models whose layers have
 equal shapes share their measurements. Not in it, because it moves times by a few per cent at most and files
-of other tools do not say it: biases, the kind of norm, query and key norms, rotary or learned positions,
-whether the head is tied. The attention kernel and dropout belong to the software stack.
+of other tools do not say it: biases, the kind and number of norms, query and key norms, the kind of
+positions, whether the head is tied. Nor windows of attention: times are of all keys, and a layer with a
+window takes them as a factor for its formula. The attention kernel and dropout belong to the software stack.
 """
 
 from __future__ import annotations
@@ -133,12 +134,12 @@ class LayerShape:
 
 def embedding_shape(model: ModelSpec, seq_len: int) -> LayerShape:
     """Returns the shape of a model's token embedding."""
-    return LayerShape(LayerKind.EMBEDDING, seq_len, model.hidden_size, vocab_size=_rows(model))
+    return LayerShape(LayerKind.EMBEDDING, seq_len, model.embedding_width, vocab_size=_rows(model))
 
 
 def head_shape(model: ModelSpec, seq_len: int) -> LayerShape:
     """Returns the shape of a model's final norm, LM head and loss."""
-    return LayerShape(LayerKind.HEAD, seq_len, model.hidden_size, vocab_size=_rows(model))
+    return LayerShape(LayerKind.HEAD, seq_len, model.embedding_width, vocab_size=_rows(model))
 
 
 def final_norm_shape(model: ModelSpec, seq_len: int) -> LayerShape:
