@@ -42,7 +42,7 @@ def test_states_are_18_bytes_per_parameter_and_padding(name: str) -> None:
     matrices = 2  # A tied head counts its copy, and tied_bytes takes it off again.
     held = costs.state_bytes.sum() - costs.tied_bytes[0]
     copies = matrices - model.tied_embeddings
-    assert held == 18 * (count_params(model).total + copies * padding * model.hidden_size)
+    assert held == 18 * (count_params(model).total + copies * padding * model.embedding_width)
 
 
 @pytest.mark.parametrize("name", preset_names())
@@ -52,7 +52,7 @@ def test_weights_come_from_the_parameter_count(name: str) -> None:
     rows = padded_vocab_size(model.vocab_size, 1)
     expected = [2.0 * part_params(model, i, part, vocab_size=rows).total for i, part in model_parts(model)]
     if model.tied_embeddings:
-        expected[-1] += 2.0 * rows * model.hidden_size
+        expected[-1] += 2.0 * rows * model.embedding_width
     assert costs.weight_bytes[:, 0].tolist() == expected
 
 

@@ -20,8 +20,26 @@ from tangram.model.params import (
 from tangram.model.presets import load_preset, preset_names
 from tangram.model.spec import ModelSpec
 
-# Billions: Alpa's benchmark tables for GPT and GShard MoE, 12.85 for the usual 13B, else the model cards.
+# Billions: Alpa's benchmark tables for GPT and GShard MoE, 12.85 for the usual 13B; 355M is OpenAI's figure
+# for GPT-2 medium, whose layers the 350M has (table 2.1 of the GPT-3 paper rounds its 356M down); 39.1 and
+# 174.6 from tables 1 and 2 of Narayanan et al. 2021; 176.25 from table 3 of the BLOOM paper (arXiv
+# 2211.05100); 671 from arXiv 2412.19437; 405 from arXiv 2407.21783; else the model cards.
 PUBLISHED_TOTAL = {
+    "bloom-176b": 176.25,
+    "deepseek-v3": 671,
+    "gpt3-125m": 0.125,
+    "gpt3-350m": 0.355,
+    "gpt3-39b": 39.1,
+    "gpt3-175b": 174.6,
+    "gpt-neo-2.7b": 2.65,
+    "llama-2-7b": 6.74,
+    "llama-2-13b": 13.02,
+    "llama-2-70b": 68.98,
+    "llama-3-405b": 405,
+    "mixtral-8x22b": 141,
+    "opt-350m": 0.331,
+    "opt-30b": 29.97,
+    "qwen2-7b": 7.62,
     "gpt3-1.3b": 1.313,
     "gpt3-2.6b": 2.649,
     "gpt3-6.7b": 6.654,
@@ -36,6 +54,18 @@ PUBLISHED_TOTAL = {
 }
 # Numbers of elements in the published checkpoints.
 EXACT_TOTAL = {
+    "bloom-176b": 176_247_271_424,
+    "gpt-neo-2.7b": 2_651_307_520,
+    "llama-2-7b": 6_738_415_616,
+    "llama-2-13b": 13_015_864_320,
+    "llama-2-70b": 68_976_648_192,
+    "llama-3-405b": 405_853_388_800,
+    "mixtral-8x22b": 140_620_634_112,
+    "opt-350m": 331_196_416,
+    "opt-30b": 29_974_540_288,
+    "qwen2-7b": 7_615_616_512,
+    # Without the routers' balancing biases, 256 in each of 58 layers, which are no parameters to train.
+    "deepseek-v3": 671_026_419_200 - 58 * 256,
     "llama-3-8b": 8_030_261_248,
     "llama-3-70b": 70_553_706_496,
     "mixtral-8x7b": 46_702_792_704,
@@ -56,6 +86,11 @@ def test_published_totals(name: str) -> None:
 
 def test_published_active_counts() -> None:
     assert num_active_params(load_preset("mixtral-8x7b")) == pytest.approx(12.9e9, rel=0.01)
+    assert num_active_params(load_preset("mixtral-8x22b")) == pytest.approx(39e9, rel=0.01)
+    # 37B is rounded, and leaves the embedding out (0.93B).
+    deepseek = num_active_params(load_preset("deepseek-v3")) - 129280 * 7168
+    assert round(deepseek / 1e9) == 37
+    assert deepseek == pytest.approx(37e9, rel=0.011)
     # The card cuts 3.353 off to 3.3, 1.6 % below; to its two digits we agree, and to the tensors exactly.
     qwen = num_active_params(load_preset("qwen3-30b-a3b"))
     assert math.floor(qwen / 1e8) / 10 == 3.3

@@ -10,16 +10,31 @@ from tangram.model.presets import load_preset, preset_names
 
 # layers, hidden, query heads, key and value heads, vocabulary, tied
 SHAPES = {
+    "bloom-176b": (70, 14336, 112, 112, 250880, True),
+    "deepseek-v3": (61, 7168, 128, 128, 129280, False),
+    "gpt3-125m": (12, 768, 12, 12, 51200, True),
+    "gpt3-350m": (24, 1024, 16, 16, 51200, True),
     "gpt3-1.3b": (24, 2048, 32, 32, 51200, True),
     "gpt3-2.6b": (32, 2560, 32, 32, 51200, True),
     "gpt3-6.7b": (32, 4096, 32, 32, 51200, True),
     "gpt3-13b": (40, 5120, 40, 40, 51200, True),
+    "gpt3-39b": (48, 8192, 64, 64, 51200, True),
+    "gpt3-175b": (96, 12288, 96, 96, 51200, True),
+    "gpt-neo-2.7b": (32, 2560, 20, 20, 50257, True),
     "gshard-moe-2.4b": (16, 1024, 16, 16, 32000, True),
     "gshard-moe-7.1b": (16, 1280, 16, 16, 32000, True),
     "gshard-moe-10b": (16, 1536, 16, 16, 32000, True),
+    "llama-2-7b": (32, 4096, 32, 32, 32000, False),
+    "llama-2-13b": (40, 5120, 40, 40, 32000, False),
+    "llama-2-70b": (80, 8192, 64, 8, 32000, False),
     "llama-3-8b": (32, 4096, 32, 8, 128256, False),
     "llama-3-70b": (80, 8192, 64, 8, 128256, False),
+    "llama-3-405b": (126, 16384, 128, 8, 128256, False),
     "mixtral-8x7b": (32, 4096, 32, 8, 32000, False),
+    "mixtral-8x22b": (56, 6144, 48, 8, 32000, False),
+    "opt-350m": (24, 1024, 16, 16, 50272, True),
+    "opt-30b": (48, 7168, 56, 56, 50272, True),
+    "qwen2-7b": (28, 3584, 28, 4, 152064, False),
     "qwen3-30b-a3b": (48, 2048, 32, 4, 151936, False),
 }
 

@@ -29,3 +29,25 @@ def test_one_of_each() -> None:
     add_model(page, load_preset("mixtral-8x7b"))
     text = "\n".join(line.plain for line in page.lines)
     assert "8 gated experts of 14336" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "gpt-neo-2.7b",
+            "20 heads of 128, 20 for keys and values, a window of 256 keys; feed-forward of 10240",
+        ),
+        (
+            "deepseek-v3",
+            "128 heads of 192; latent vectors of 1536 for queries and 512 for keys and values of 128",
+        ),
+        ("deepseek-v3", "256 gated experts of 2048, 8 per token, shared ones of 2048; rmsnorm"),
+        ("opt-350m", "embedding 512 wide, projected to and from the hidden size"),
+        ("bloom-176b", "alibi, 2,048"),
+    ],
+)
+def test_what_few_models_have(name: str, expected: str) -> None:
+    page = Page(80, unicode=False)
+    add_model(page, load_preset(name))
+    assert expected in " ".join(" ".join(line.plain for line in page.lines).split())

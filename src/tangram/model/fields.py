@@ -50,6 +50,10 @@ class Fields:
         """Whether the key is there, be it null."""
         return key in self.values
 
+    def is_null(self, key: str) -> bool:
+        """Whether the key is there, and null."""
+        return key in self.values and self.values[key] is None
+
     def refuse_other_keys(self) -> None:
         """Refuses keys that the reader does not know.
 
@@ -148,6 +152,26 @@ class Fields:
         if not isinstance(value, list):
             raise InputError(f"is {describe(value)}, but must be a list", where=self.place(key))
         return [self._whole(f"{key}[{i}]", item, 0, high) for i, item in enumerate(value)]
+
+    def choices(self, key: str, legal: Iterable[str]) -> list[str] | None:
+        """Returns a list of legal texts; None where the key is missing or null.
+
+        Raises:
+            InputError: It is no such list, or a misspelled key is there.
+        """
+        value = self.values.get(key)
+        if value is None:
+            self._refuse_misspelled(key, ())
+            return None
+        if not isinstance(value, list):
+            raise InputError(f"is {describe(value)}, but must be a list", where=self.place(key))
+        names = list(legal)
+        for i, item in enumerate(value):
+            if item not in names:
+                raise InputError(
+                    f"is {describe(item)}", where=self.place(f"{key}[{i}]"), hint="legal: " + ", ".join(names)
+                )
+        return list(value)
 
     def section(self, key: str, keys: Iterable[str], kind: str) -> Fields:
         """Returns the fields of a nested object that must be there and holds only these keys.

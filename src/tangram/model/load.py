@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from tangram.errors import InputError, UnknownNameError, nearest
-from tangram.model.hf import config_file, model_name, parse_hf_config
+from tangram.model.hf import config_file, hf_model
 from tangram.model.json_file import printable, read_json_object
 from tangram.model.presets import load_preset, preset_names
 from tangram.model.serial import from_dict
@@ -42,9 +43,7 @@ def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:
     file = config_file(path)
     data = read_json_object(file)
     where = printable(str(file))
-    if "layer_kinds" in data:
-        return from_dict(data, where=where)
-    return parse_hf_config(data, name=model_name(file), where=where)
+    return from_dict(data, where=where) if _is_own_form(data) else hf_model(data, file)
 
 
 def trim_layers(model: ModelSpec, num_layers: int) -> ModelSpec:
@@ -71,6 +70,13 @@ def trim_layers(model: ModelSpec, num_layers: int) -> ModelSpec:
     return dataclasses.replace(
         model, name=_TRIMMED_SUFFIX.sub("", model.name) + suffix, layers=model.layers[:num_layers]
     )
+
+
+def _is_own_form(data: Mapping[str, object]) -> bool:
+    """Whether a file is meant to be in Tangram's own form; then what is wrong is said in its words."""
+    if "layer_kinds" in data:
+        return True
+    return not {"model_type", "text_config"} & set(data) and {"layers", "tied_embeddings"} <= set(data)
 
 
 def _looks_like_path(text: str) -> bool:

@@ -50,6 +50,11 @@ def load_preset(name: str) -> ModelSpec:
 
 
 def _natural(name: str) -> list[tuple[float, str]]:
-    """Sorts gpt3-2.6b before gpt3-13b."""
-    pieces = re.split(r"(\d+(?:\.\d+)?)", name)
-    return [(float(piece), "") if i % 2 else (-1.0, piece) for i, piece in enumerate(pieces)]
+    """Sorts gpt3-125m before gpt3-2.6b before gpt3-13b."""
+    pieces = re.split(r"(\d+(?:\.\d+)?(?:[mb]\b)?)", name)
+    return [(_size(piece), "") if i % 2 else (-1.0, piece) for i, piece in enumerate(pieces)]
+
+
+def _size(text: str) -> float:
+    """A number; millions count as fractions of billions."""
+    return float(text.rstrip("mb")) / (1000 if text.endswith("m") else 1)

@@ -26,7 +26,7 @@ from tangram.profiles.factors import AtomQuery, atom_factor
 from tangram.profiles.formula import CostFormula
 from tangram.profiles.lookup import Basis
 from tangram.profiles.measured import MeasuredLayers
-from tangram.profiles.shapes import atom_shapes
+from tangram.profiles.shapes import atom_shapes, has_window
 
 KINDS = (*(basis.value for basis in Basis), PLAIN_FORMULA)
 """What an atom's time can rest on, the best first."""
@@ -87,10 +87,6 @@ class _IslandFactors:
         }
         return replace(self.model, layers=tuple(whole[layer] for layer in self.model.layers))
 
-    def _has_window(self, atom: Atom) -> bool:
-        windows = [self.model.layers[idx].attention.window for idx in atom.layer_idxs]
-        return any(window is not None and window < self.job.seq_len for window in windows)
-
     def all(self) -> list[MeasuredFactor]:
         """Returns the factors of all atoms, degrees and samples, plain formulas included."""
         formula = CostFormula(self.island, self.job.precision, self.job.basis)
@@ -122,10 +118,8 @@ class _IslandFactors:
         found = atom_factor(self.measured, query, formula, base)
         if found is None:
             return None
-        basis = Basis.SCALED if self._has_window(atom) else found.basis
-        return MeasuredFactor(
-            key, found.forward, found.backward, found.includes_tp_comm, basis=basis.value
-        )
+        basis = Basis.SCALED if has_window(self.model, atom, self.job.seq_len) else found.basis
+        return MeasuredFactor(key, found.forward, found.backward, found.includes_tp_comm, basis=basis.value)
 
 
 def used_factors(

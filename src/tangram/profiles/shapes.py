@@ -199,6 +199,12 @@ def atom_shapes(model: ModelSpec, atom: Atom, seq_len: int) -> tuple[LayerShape,
     return tuple(shapes)
 
 
+def has_window(model: ModelSpec, atom: Atom, seq_len: int) -> bool:
+    """Whether a query of an atom sees fewer keys than its shapes say, which know no windows."""
+    windows = [model.layers[idx].attention.window for idx in atom.layer_idxs]
+    return any(window is not None and window < seq_len for window in windows)
+
+
 _ATTENTION_PARTS = (Part.QKV, Part.CORE, Part.OUT)
 
 

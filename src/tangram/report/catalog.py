@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tangram.cluster.spec import GpuSpec
 from tangram.job import Precision
 from tangram.model.params import num_active_params, num_params
-from tangram.model.spec import LayerSpec, ModelSpec, MoeSpec
+from tangram.model.spec import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec
 from tangram.report.grid import Grid
 from tangram.report.page import Page
 from tangram.report.words import big, counted, sentence
@@ -52,6 +52,8 @@ def add_model(page: Page, model: ModelSpec) -> None:
         ),
         ("positions", f"{model.position}, {model.max_positions:,}"),
     ]
+    if model.embedding_size is not None:
+        rows.append(("embedding", f"{model.embedding_size} wide, projected to and from the hidden size"))
     rows += _layer_rows(model.layers)
     rows += [("source", model.source)] if model.source else []
     page.facts(rows)
@@ -133,15 +135,27 @@ def _layer_rows(layers: Sequence[LayerSpec]) -> list[tuple[str, str]]:
 
 
 def _layer(layer: LayerSpec) -> str:
-    attention, block = layer.attention, layer.feed_forward
-    heads = (
-        f"{attention.num_heads} heads of {attention.head_dim}, {attention.num_kv_heads} for keys and values"
-    )
-    if isinstance(block, MoeSpec):
-        gated = "gated " if block.expert.gated else ""
-        what = (
-            f"{block.num_experts} {gated}experts of {block.expert.intermediate_size}, {block.top_k} per token"
+    norms = f"{layer.norm} in front of and behind each block" if layer.post_norm else str(layer.norm)
+    pieces = [_attention(layer.attention), _block(layer.feed_forward), norms]
+    return "; ".join(pieces + ["blocks side by side"] * layer.parallel)
+
+
+def _attention(attention: AttentionSpec) -> str:
+    heads = f"{attention.num_heads} heads of {attention.head_dim}"
+    latent = attention.latent
+    if latent is not None:
+        queries = f"{latent.q_rank} for queries and " if latent.q_rank else ""
+        return (
+            f"{heads}; latent vectors of {queries}{latent.kv_rank} for keys and values of {latent.value_dim}"
         )
-    else:
-        what = f"{'gated ' if block.gated else ''}feed-forward of {block.intermediate_size}"
-    return f"{heads}; {what}; {layer.norm}"
+    window = f", a window of {attention.window:,} keys" if attention.window else ""
+    return f"{heads}, {attention.num_kv_heads} for keys and values{window}"
+
+
+def _block(block: FeedForwardSpec | MoeSpec) -> str:
+    if isinstance(block, FeedForwardSpec):
+        return f"{'gated ' if block.gated else ''}feed-forward of {block.intermediate_size}"
+    gated = "gated " if block.expert.gated else ""
+    shared = f", shared ones of {block.shared.intermediate_size}" if block.shared else ""
+    experts = f"{block.num_experts} {gated}experts of {block.expert.intermediate_size}"
+    return f"{experts}, {block.top_k} per token{shared}"

@@ -27,7 +27,7 @@ from tangram.profiles.factors import AtomFactor, AtomQuery, atom_factor
 from tangram.profiles.formula import CostFormula
 from tangram.profiles.lookup import Basis
 from tangram.profiles.measured import MeasuredLayers
-from tangram.profiles.shapes import LayerShape, atom_shapes, final_norm_shape
+from tangram.profiles.shapes import LayerShape, atom_shapes, final_norm_shape, has_window
 from tangram.validation.pipelines import RunBatch
 from tangram.validation.run import Run, Tuning
 from tangram.validation.slots import Base, Shelves, owners_of
@@ -91,6 +91,8 @@ def _factor(
     degrees, precision = run.degrees, setting.job.precision
     whole = degrees.cp == 1 and degrees.ep == 1 and run.tuning is Tuning.PRETRAIN
     if not whole or setting.is_fp4 or (host.gpu.name, precision) not in measured.tables:
+        return None
+    if has_window(run.model, atom, run.seq_len):
         return None
     owners = owners_of(run)
     basis = CostBasis(stack=owners[Shelf.STACK], cluster=owners[Shelf.CLUSTER])
