@@ -1,4 +1,4 @@
-"""What the intra-operator pass leaves of the legal configurations: fewer, and hardly without the best."""
+"""What the intra-operator pass leaves of the legal configurations: fewer, and never without the best."""
 
 from pathlib import Path
 
@@ -57,7 +57,7 @@ def test_the_best_single_stages_are_left(
             for window in (1, 4, 16):
                 of_all, of_kept = (best_s(book, portion, configs, window) for configs in (legal, kept))
                 possible = np.isfinite(of_all)
-                assert (of_kept[possible] <= 1.04 * of_all[possible]).all()
+                assert (of_kept[possible] <= 1.0001 * of_all[possible]).all()
     assert removed > 0
 
 

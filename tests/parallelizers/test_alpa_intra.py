@@ -165,7 +165,7 @@ def test_charges_are_the_referees(block: str, portion: str) -> None:
                     prices.job,
                 )
                 step = theirs.step_s / prices.num_micro_batches
-                assert ours.seconds == pytest.approx(theirs.time_s + step, rel=0.12)
+                assert ours.seconds == pytest.approx(theirs.time_s + step, rel=0.05)
                 states = sum(theirs.memory[item] for item in ("weights", "gradients", "optimizer"))
                 assert ours.state_bytes == pytest.approx(states, rel=0.01)
                 compared += 1
@@ -212,7 +212,7 @@ def test_default_zero_is_what_gradient_accumulation_gives() -> None:
 LOST = [
     ("gshard-moe-2.4b", "c1-t4-v100-8-8", "V100-16GB-SXM2", 8, 186.5, 188.4, (8, 1, 4)),
     ("gshard-moe-2.4b", "c1-t4-v100-8-8", "T4", 8, 309.0, 309.0, (8, 1, 4)),
-    ("gshard-moe-10b", "c1-t4-v100-4-4", "V100-16GB-SXM2", 8, 422.0, 422.5, (4, 1, 4)),
+    ("gshard-moe-10b", "c1-t4-v100-4-4", "V100-16GB-SXM2", 8, 421.8, 422.5, (4, 1, 4)),
     ("gshard-moe-10b", "c1-t4-v100-8-8", "V100-16GB-SXM2", 8, 422.0, 521.5, (2, 4, 4)),
     ("gpt3-1.3b", "c1-t4-v100-8-8", "V100-16GB-SXM2", 32, 976.6, 991.9, (8, 1, 1)),
     ("gpt3-13b", "c3-four-islands", "V100-32GB-SXM2", 2, 477.8, 478.8, (2, 4, 1)),

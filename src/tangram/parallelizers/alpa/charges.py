@@ -127,10 +127,17 @@ class Prices:
         """Returns what it takes to bring a tensor from one sharding to another, and back its gradient.
 
         Axis after axis, in the better order: a split that appears is a slice (a gather of the gradient), one
-        that goes a gather, one that moves to another index an all-to-all each way.
+        that goes a gather, one that moves to another index an all-to-all each way. Where both axes move
+        their splits, one all-to-all of all GPUs may be better.
         """
-        orders = ((0, 1), (1, 0)) if written[0] != wanted[0] and written[1] != wanted[1] else ((0, 1),)
-        return min(self._in_order(read, written, wanted, mesh, order) for order in orders)
+        both = written[0] != wanted[0] and written[1] != wanted[1]
+        ways = [self._in_order(read, written, wanted, mesh, (0, 1))]
+        if both:
+            ways.append(self._in_order(read, written, wanted, mesh, (1, 0)))
+        if both and all(written) and all(wanted):
+            held = read.elements * self._element_bytes / (mesh.shape[0] * mesh.shape[1])
+            ways.append(self._exchange_s(WHOLE, held, "e" in (*written, *wanted), mesh))
+        return min(ways)
 
     def _in_order(
         self, read: Read, written: Spec, wanted: Spec, mesh: LogicalMesh, order: tuple[int, int]
@@ -143,13 +150,17 @@ class Prices:
             size = read.elements * self._element_bytes / other
             if now[axis] and wanted[axis]:
                 experts = "e" in (now[axis], wanted[axis])
-                share = self._expert_exposed if experts else self._tp_exposed
-                busy = self._imbalance if experts else 1.0
-                seconds += 2 * share * mesh.exchange_s(axis, busy * size / mesh.shape[axis])
+                seconds += self._exchange_s(axis, size / mesh.shape[axis], experts, mesh)
             else:
                 seconds += self._tp_exposed * mesh.sweep_s(axis, size)
             now[axis] = wanted[axis]
         return seconds
+
+    def _exchange_s(self, group: int, held_bytes: float, experts: bool, mesh: LogicalMesh) -> float:
+        """An all-to-all each way; the busiest rank of experts holds more."""
+        if experts:
+            return 2 * self._expert_exposed * mesh.exchange_s(group, self._imbalance * held_bytes)
+        return 2 * self._tp_exposed * mesh.exchange_s(group, held_bytes)
 
     @property
     def _element_bytes(self) -> float:

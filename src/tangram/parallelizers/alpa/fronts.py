@@ -5,14 +5,13 @@ assignment goes when another one is no worse in time and in bytes for all classe
 on the stage's place in the pipeline, which is for the inter-operator pass to know. ZeRO's stages are tried
 for each assignment that is left, as Alpa's rewrite comes after its optimiser.
 
-Degrees that no mesh of two axes has in the order of an engine's ranks are charged in another order, and
-rounded to the configuration of these degrees.
+Degrees that no mesh of two axes has in the order of an engine's ranks are charged in another order, with
+experts on neighbours as the engine has them, and rounded to the configuration of these degrees.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import product
 
 import numpy as np
 
@@ -56,16 +55,16 @@ def _worth(book: StageBook, portion: Portion, degrees: Sequence[Degrees], zero: 
     prices = Prices.of(book.model, portion, book.micro_batch, book.num_micro_batches, book.job)
     atoms = [book.atoms[book.classes.index(number)] for number in range(max(book.classes) + 1)]
     found: dict[Degrees, FloatArray] = {}
-    meshes, moe = logical_meshes(portion, prices.constants), book.model.has_moe
-    for ordered, mesh in product((True, False), meshes):
-        roles = [
-            r
-            for r in roles_on(mesh.shape, moe=moe, ordered=ordered)
-            if r.degrees in degrees and r.degrees not in found
-        ]
-        if roles:
-            costs = _charged(prices, atoms, mesh, roles, zero)
-            found.update({r.degrees: costs[:, idx] for idx, r in enumerate(roles)})
+    for ordered in (True, False):
+        for mesh in logical_meshes(portion, prices.constants, near_exchanges=not ordered):
+            roles = [
+                r
+                for r in roles_on(mesh.shape, moe=book.model.has_moe, ordered=ordered)
+                if r.degrees in degrees and r.degrees not in found
+            ]
+            if roles:
+                costs = _charged(prices, atoms, mesh, roles, zero)
+                found.update({r.degrees: costs[:, idx] for idx, r in enumerate(roles)})
     if not found:
         return []
     table = np.stack(list(found.values()), axis=1)

@@ -14,6 +14,7 @@ import numpy as np
 from tangram.cluster.spec import Portion
 from tangram.cost.constants import Constants, link_kind
 from tangram.cost.links import TP, Groups, LinkRates
+from tangram.cost.types import FloatArray, IntArray
 from tangram.job import divisors
 
 NUM_GROUPS = 6  # Rows of Groups; all are filled alike, and those of TP and EP read.
@@ -47,20 +48,46 @@ class LogicalMesh:
         return self.latency_s[group] + num_bytes * self.exchange_s_per_byte[group]
 
 
-def logical_meshes(portion: Portion, constants: Constants) -> list[LogicalMesh]:
-    """Returns the meshes of a portion: all GPUs in a row, then the factorings by ascending first axis."""
+def logical_meshes(
+    portion: Portion, constants: Constants, *, near_exchanges: bool = False
+) -> list[LogicalMesh]:
+    """Returns the meshes of a portion: all GPUs in a row, then the factorings by ascending first axis.
+
+    Args:
+        portion: The GPUs.
+        constants: Of the cost model.
+        near_exchanges: Whether all-to-alls of the first axis are between neighbours, as those of experts are
+            wherever an engine has fewer experts' ranks than GPUs.
+    """
     num = portion.num_gpus
     shapes = [(num, 1)] + [(n, num // n) for n in divisors(num) if 1 < n < num]
-    return [_mesh(portion, shape, constants) for shape in shapes]
+    return [_mesh(portion, shape, constants, near_exchanges) for shape in shapes]
 
 
-def _mesh(portion: Portion, shape: tuple[int, int], constants: Constants) -> LogicalMesh:
-    island = portion.island
+def _mesh(
+    portion: Portion, shape: tuple[int, int], constants: Constants, near_exchanges: bool
+) -> LogicalMesh:
     size = np.array([shape[0], shape[1], portion.num_gpus])
     stride = np.array([shape[1], 1, 1])
+    groups = _groups(portion, size, stride)
+    rates = LinkRates.of(groups, constants.stack, constants.cluster)
+    near = rates
+    if near_exchanges:
+        near = LinkRates.of(_groups(portion, size, np.ones_like(size)), constants.stack, constants.cluster)
+    return LogicalMesh(
+        shape,
+        _three(rates.latency_s[TP]),
+        _three(rates.seconds_per_byte[TP] * groups.remote_frac[TP]),
+        _three(near.all_to_all_s_per_byte),
+    )
+
+
+def _groups(portion: Portion, size: IntArray, stride: IntArray) -> Groups:
+    """Places groups as :meth:`tangram.cost.links.Groups.of` does."""
+    island = portion.island
     in_node = np.gcd(size, np.maximum(portion.gpus_per_node // stride, 1))
     rows = [np.tile(a.astype(np.float64), (NUM_GROUPS, 1)) for a in (size, in_node, size // in_node)]
-    groups = Groups(
+    return Groups(
         size=rows[0],
         in_node=rows[1],
         nodes=rows[2],
@@ -71,16 +98,8 @@ def _mesh(portion: Portion, shape: tuple[int, int], constants: Constants) -> Log
         inter_latency_s=island.inter_latency_s,
         intra_kind=link_kind(island.nodes[0].intra_kind),
     )
-    rates = LinkRates.of(groups, constants.stack, constants.cluster)
-    ring = rates.seconds_per_byte[TP] * groups.remote_frac[TP]
-    return LogicalMesh(
-        shape,
-        _three(rates.latency_s[TP]),
-        _three(ring),
-        _three(rates.all_to_all_s_per_byte),
-    )
 
 
-def _three(values: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> tuple[float, float, float]:
+def _three(values: FloatArray) -> tuple[float, float, float]:
     first, second, both = np.broadcast_to(values, (3,)).tolist()
     return first, second, both
