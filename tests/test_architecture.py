@@ -120,7 +120,7 @@ CORNERS = {
     "profiles.importers.nccl_tests": {"pathlib"},
     "profiles.importers.sailor": {"pathlib"},
     "profiles.importers.vtrain": {"pathlib"},
-    "validation.reading": {"pathlib"},
+    "validation.reading": {"io", "pathlib"},
     "validation.parts": {"importlib.resources"},
     "parallelizers.guard": {"multiprocessing", "time"},
     "parallelizers.external.process": {"os", "pathlib", "signal", "subprocess"},

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import csv
+import io
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from tangram.errors import InputError
+from tangram.model.json_file import printable, read_json_text
 from tangram.validation.cells import Cells, RowError
 from tangram.validation.common import build_run
 from tangram.validation.layouts import Layout, find_layout
 from tangram.validation.run import Origin, Run
 from tangram.validation.sources import OTHER, resolve
+from tangram.yaml_reader import shorten
 
-MAX_BYTES = 256 * 1024**2
+# A published table of thousands of runs has a few hundred KiB.
+MAX_BYTES = 8 * 1024**2
+MAX_ROWS = 100_000
+MAX_COLUMNS = 500
 _TOO_MANY = "\0"  # the key of cells beyond the header; no column of a file can have this name
 
 
@@ -53,13 +60,19 @@ def read_runs(paths: Iterable[str]) -> list[RowResult]:
 
 
 def _read_file(path: Path) -> list[RowResult]:
-    table = _table(path)
+    where = printable(str(path))
+    table = _table(path, where)
     if not table:
-        raise InputError("has no header", where=str(path), hint="the first line names the columns")
+        raise InputError("has no header", where=where, hint="the first line names the columns")
     header = [column.strip() for column in table[0]]
-    doubled = sorted({column for column in header if column and header.count(column) > 1})
+    doubled = sorted(column for column, count in Counter(header).items() if column and count > 1)
     if doubled:
-        raise InputError(f"has the column {doubled[0]!r} twice", where=str(path))
+        raise InputError(
+            f"has the column {shorten(doubled[0])!r} twice", where=where, hint="rename or remove one of them"
+        )
+    for number, most, what in ((len(header), MAX_COLUMNS, "columns"), (len(table) - 1, MAX_ROWS, "rows")):
+        if number > most:
+            raise InputError(f"has {number} {what}", where=where, hint=f"legal: up to {most}")
     layout = find_layout(header)
     return [
         _read_row(layout, _row(header, cells), path.name, line)
@@ -67,19 +80,14 @@ def _read_file(path: Path) -> list[RowResult]:
     ]
 
 
-def _table(path: Path) -> list[list[str]]:
+def _table(path: Path, where: str) -> list[list[str]]:
     """The cells of a file; lines without any are left out, as csv readers do."""
+    text = read_json_text(path, max_bytes=MAX_BYTES)
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError("is too large for a table of runs", where=str(path), hint="legal: up to 256 MiB")
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            return [cells for cells in csv.reader(stream, strict=True) if cells]
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", where=str(path)) from None
-    except UnicodeDecodeError:
-        raise InputError("is no text in UTF-8", where=str(path), hint="give a CSV file") from None
+        return [cells for cells in reader if cells]
     except csv.Error as error:
-        raise InputError(f"is no CSV: {error}", where=str(path)) from None
+        raise InputError(f"is no CSV: {error}", where=f"{where}:{reader.line_num}") from None
 
 
 def _row(header: list[str], cells: list[str]) -> dict[str, str]:
