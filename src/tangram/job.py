@@ -136,7 +136,7 @@ class Job:
             raise InputError(
                 f"unknown offload {pins.offload!r}",
                 where="--offload",
-                hint="none, optimizer, activations, both or auto",
+                hint="legal: none, optimizer, activations, both or auto",
             )
         if pins.micro_batch is not None and self.global_batch % pins.micro_batch:
             raise InputError(

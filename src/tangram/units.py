@@ -58,8 +58,11 @@ def parse_bandwidth(text: str, *, where: str | None = None) -> float:
             f"{text!r} has no unit of bandwidth", where=where, hint="write for example 100Gbit or 300GB/s"
         )
     rate = value * (bits / 8 if bits is not None else float(size or 0))
-    if not rate > 0 or not math.isfinite(rate):
-        raise InputError(f"bandwidth {text!r} is not above zero", where=where)
+    if not 0 < rate < math.inf:
+        problem = "is not above zero" if rate == 0 else "is too large a number"
+        raise InputError(
+            f"bandwidth {text!r} {problem}", where=where, hint="write for example 100Gbit or 300GB/s"
+        )
     return rate
 
 

@@ -87,7 +87,7 @@ class Value:
             InputError: It is no mapping, or a required key is missing.
             UnknownNameError: It has a key that is neither required nor optional.
         """
-        members = self.content
+        members, required = self.content, tuple(required)
         if not isinstance(members, Mapping):
             raise self._wrong_kind("a mapping (key: value)")
         known = [*required, *optional]
@@ -96,7 +96,8 @@ class Value:
                 raise UnknownNameError("key", key, known, where=member.where)
         for key in required:
             if key not in members:
-                raise InputError(f"the key {key!r} is missing", where=self.where)
+                hint = "needed: " + ", ".join(required)
+                raise InputError(f"the key {key!r} is missing", where=self.where, hint=hint)
         return members
 
     def items(self) -> tuple[Value, ...]:
@@ -131,7 +132,7 @@ class Value:
             InputError: It is no decimal whole number, or out of range.
         """
         if self.kind is not Kind.INTEGER or not isinstance(self.content, str):
-            raise self._wrong_kind("a whole number")
+            raise self._wrong_kind("a whole number", hint=f"legal: {low} to {high}")
         number = int(self.content) if len(self.content) <= 20 else None
         if number is None or not low <= number <= high:
             raise InputError(
@@ -139,11 +140,12 @@ class Value:
             )
         return number
 
-    def _wrong_kind(self, expected: str, *, quotable: bool = False) -> InputError:
+    def _wrong_kind(self, expected: str, *, quotable: bool = False, hint: str | None = None) -> InputError:
         found = f"an {self.kind}" if self.kind is Kind.NULL else f"a {self.kind}"
         if isinstance(self.content, str) and self.content:
             found += f", {shorten(self.content)!r}"
-        hint = "put it in quotes if a text is meant" if quotable and isinstance(self.content, str) else None
+        if quotable and isinstance(self.content, str):
+            hint = "put it in quotes if a text is meant"
         return InputError(f"expected {expected}, found {found}", where=self.where, hint=hint)
 
 
@@ -311,7 +313,9 @@ def _syntax_error(err: yaml.YAMLError, file: str, text: str) -> InputError:
     mark = getattr(err, "problem_mark", None)
     problem = getattr(err, "problem", None) or getattr(err, "reason", None) or "it cannot be parsed"
     if mark is None:
-        return InputError(f"not valid YAML: {problem}", where=file)
+        unprintable = yaml.reader.Reader.NON_PRINTABLE.search(text)
+        line = text[: unprintable.start()].count("\n") + 1 if unprintable else 1
+        return InputError(f"not valid YAML: {problem}", where=f"{file}:{line}")
     lines = text.splitlines()
     shown = lines[mark.line] if mark.line < len(lines) else ""
     indent = shown[: len(shown) - len(shown.lstrip())]
@@ -325,7 +329,7 @@ def _read_text(path: str | Path, what: str) -> str:
     try:
         mode = Path(path).stat().st_mode
     except (OSError, ValueError) as err:
-        raise InputError(f"no such {what}", where=str(path), hint=_nearby(path)) from err
+        raise InputError(f"no such {what}", where=str(path), hint=nearby(path)) from err
     if stat.S_ISDIR(mode):
         raise InputError(f"this is a directory, not a {what}", where=str(path), hint=_contents(path))
     if not stat.S_ISREG(mode):
@@ -345,8 +349,8 @@ def _read_text(path: str | Path, what: str) -> str:
         raise InputError(f"a {what} is UTF-8 text; this is not", where=f"{path}:{line}") from None
 
 
-def _nearby(path: str | Path) -> str | None:
-    """Names the files beside a missing one that are spelt nearly alike."""
+def nearby(path: str | Path) -> str | None:
+    """Returns a hint that names files beside a missing one that are spelt nearly alike; None without any."""
     try:
         near = nearest(Path(path).name, [beside.name for beside in Path(path).parent.iterdir()])
     except (OSError, ValueError):

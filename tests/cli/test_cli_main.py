@@ -117,7 +117,10 @@ def _broken(tmp_path: Path) -> dict[str, str]:
         ("plan gpt3-13b 1x4xT4 --gradient-bytes 3", "--gradient-bytes: 3 bytes"),
         ("plan gpt3-13b 1x4xT4 --layers-per-stage 20,x", "'x' is no number of layers"),
         ("plan gpt3-13b 1x4xT4 --num-layers 41", "--num-layers: 41 layers"),
-        ("plan gpt3-13b 1x4xT4 --island-compute-tolerance=-1", "compute tolerance: -1.0 is no tolerance"),
+        (
+            "plan gpt3-13b 1x4xT4 --island-compute-tolerance=-1",
+            "--island-compute-tolerance: -1.0 is no tolerance",
+        ),
         ("plan gpt3-13b 1x4xT4 --island-compute-tolerance=nan", "nan is no tolerance"),
         ("plan gpt3-13b 1x4xT4 --job {job.yaml}", "job.yaml:2: global_batch: expected a whole number"),
         ("plan gpt3-13b 1x4xT4 --job nowhere.yaml", "nowhere.yaml: no such job file"),

@@ -35,7 +35,7 @@ def test_bus_bandwidth_is_that_of_nccl_tests() -> None:
         ({"gpu": " "}, "gpu: is empty"),
         ({"source": ""}, "source: is empty"),
         ({"tp": 0}, "tp: 0"),
-        ({"forward_s": 0.0}, "forward_s: 0 was"),
+        ({"forward_s": 0.0}, "forward_s: 0.0 was"),
         ({"backward_s": math.inf}, "backward_s: inf"),
         ({"recompute_s": math.nan}, "recompute_s: nan"),
         ({"activation_bytes": -1}, "activation_bytes: -1"),

@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tangram.errors import InputError, UnknownNameError
-from tangram.job import Pins, Recompute
+from tangram.job import Pins, Recompute, divisors
+from tangram.units import count_of
 
 if TYPE_CHECKING:
     from tangram.cluster.spec import Cluster, Island
@@ -96,14 +97,25 @@ def _stage(text: str, where: str, cluster: Cluster, islands: Sequence[Island]) -
     named = _degrees(degrees, where)
     model_parallel = named.get("tp", 1) * named.get("cp", 1)
     if "dp" not in named and num_gpus % model_parallel:
-        raise InputError(f"tp x cp = {model_parallel} does not divide {num_gpus} GPUs", where=where)
+        raise InputError(
+            f"tp x cp = {model_parallel} does not divide {num_gpus} GPUs",
+            where=where,
+            hint="legal products: " + ", ".join(map(str, divisors(num_gpus))),
+        )
     island, nodes = _named_place(place, where, cluster, islands)
     recompute, num_recomputed = _recompute(fields[4] if len(fields) == 5 else "none", where)
+    num_layers = _number(layers, "layers", where, low=0)
+    if num_recomputed is not None and num_recomputed > num_layers:
+        raise InputError(
+            f"full{num_recomputed} recomputes more than the {count_of(num_layers, 'layer')} there are",
+            where=where,
+            hint="full recomputes all of them",
+        )
     return DictatedStage(
         nodes=nodes,
         island=island,
         num_gpus=num_gpus,
-        num_layers=_number(layers, "layers", where, low=0),
+        num_layers=num_layers,
         dp=named.get("dp", num_gpus // model_parallel),
         tp=named.get("tp", 1),
         cp=named.get("cp", 1),
@@ -149,9 +161,11 @@ def _degrees(text: str, where: str) -> dict[str, int]:
 
 def _recompute(text: str, where: str) -> tuple[Recompute, int | None]:
     match = _RECOMPUTE.fullmatch(text)
-    if match is None or (match[1] == "none" and match[2]):
+    if match is None or (match[1] != "full" and match[2]):
         raise InputError(
-            f"{text!r} says nothing about recomputation", where=where, hint="none, selective, full, or full8"
+            f"{text!r} says nothing about recomputation",
+            where=where,
+            hint="legal: none, selective, full, or full8 for eight layers",
         )
     return Recompute(match[1]), int(match[2]) if match[2] else None
 

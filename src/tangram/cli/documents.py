@@ -8,7 +8,7 @@ import typer
 
 from tangram.cli.options import Json, PlanArgument, Trace
 from tangram.cli.results import write_trace
-from tangram.cli.streams import check_target, note, print_json, print_page, print_text
+from tangram.cli.streams import check_target, note, one_line, print_json, print_page, print_text
 
 if TYPE_CHECKING:
     from tangram.plan.schema import PlanDocument
@@ -107,7 +107,7 @@ def _verdict(found: list[Violation], checks: list[str]) -> str:
     if not found:
         return f"ok: {len(checks)} checks ({', '.join(checks)})\n"
     lines = [f"{len(found)} rule{'s' if len(found) > 1 else ''} broken"]
-    lines += [f"  {violation}" for violation in found]
+    lines += [one_line(f"  {violation}") for violation in found]
     return "\n".join(lines) + "\n"
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +19,14 @@ if TYPE_CHECKING:
     from tangram.job_reader import JobFile
     from tangram.model.spec import ModelSpec
     from tangram.profiles.measured import MeasuredLayers
+
+
+TOLERANCE_OPTIONS = {
+    "compute": "--island-compute-tolerance",
+    "memory": "--island-memory-tolerance",
+    "intra": "--island-link-tolerance",
+    "network": "--island-network-tolerance",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +80,38 @@ def read_inputs(
         if file is None:
             raise InputError("CLUSTER is missing", hint="after MODEL, give a cluster file or a shorthand")
         model, cluster = file.model, model
-    spec = load_model(model)
+    with _said_by(options, "model", given=file is None or model != file.model):
+        spec = load_model(model)
     num_layers = options.num_layers
     if num_layers is None and file is not None and file.model == model:
         num_layers = file.num_layers
     if num_layers is not None:
-        spec = trim_layers(spec, num_layers)
+        with _said_by(options, "num_layers", given=options.num_layers is not None):
+            spec = trim_layers(spec, num_layers)
     cluster_spec = load_cluster(cluster)
     requested = options.precision or (file.precision if file else None)
-    precision, reason = choose_precision(cluster_spec, requested)
+    with _said_by(options, "precision", given=options.precision is not None):
+        precision, reason = choose_precision(cluster_spec, requested)
     job, assumptions = _job(spec, precision, options, choices, file)
     engine = _engine(options, chooses_warmup=chooses_warmup)
     noted = (*assumptions, *engine, *rests_on.assumptions)
     job = replace(job, basis=rests_on.basis)
     return Inputs(spec, cluster_spec, job, reason, noted, rests_on.measured)
+
+
+@contextmanager
+def _said_by(options: JobOptions, field: str, *, given: bool) -> Iterator[None]:
+    """Names the job file and its field in what is refused inside, unless the command line gave the value."""
+    try:
+        yield
+    except InputError as error:
+        if options.job_file is None or given:
+            raise
+        place = f"{options.job_file}: {field}"
+        named = error.where if error.where and not error.where.startswith("--") else None
+        raise InputError(
+            error.message, where=f"{place}: {named}" if named else place, hint=error.hint
+        ) from None
 
 
 def read_tolerances(options: IslandOptions) -> Tolerances:
@@ -94,8 +122,16 @@ def read_tolerances(options: IslandOptions) -> Tolerances:
     """
     from tangram.cluster.islands import Tolerances
 
-    given = {name: getattr(options, name) for name in ("compute", "memory", "intra", "network")}
-    return replace(Tolerances(), **{name: value for name, value in given.items() if value is not None})
+    tolerances = Tolerances()
+    for name, option in TOLERANCE_OPTIONS.items():
+        value = getattr(options, name)
+        if value is None:
+            continue
+        try:
+            tolerances = replace(tolerances, **{name: value})
+        except InputError as error:
+            raise InputError(error.message, where=option, hint=error.hint) from None
+    return tolerances
 
 
 def _job_file(path: Path | None) -> JobFile | None:

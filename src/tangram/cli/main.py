@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from tangram._version import VERSION
-from tangram.cli.streams import ReaderGoneError
+from tangram.cli.streams import ReaderGoneError, one_line
 from tangram.errors import InfeasibleError, InternalError, TangramError
 
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 130, 141
@@ -56,7 +56,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def message_of(error: TangramError) -> str:
-    """Returns an error as people read it: what and where, then the fix, then the details."""
+    """Returns an error as people read it: what and where, then the fix, then the details.
+
+    Names come from files, so each part is printed on one line of bounded length without control characters.
+    """
     lines = [f"error: {error.where}: {error.message}" if error.where else f"error: {error.message}"]
     lines += [f"  {error.hint}"] if error.hint else []
     if isinstance(error, InfeasibleError):
@@ -64,7 +67,7 @@ def message_of(error: TangramError) -> str:
         if error.repairs:
             lines.append("what would help, the best first:")
             lines += [f"  {idx}. {repair}" for idx, repair in enumerate(error.repairs, 1)]
-    return "\n".join(lines)
+    return "\n".join(map(one_line, lines))
 
 
 def _run(argv: list[str]) -> int:
@@ -98,8 +101,9 @@ def _usage_message(error: Exception) -> str:
     text = error.format_message() if hasattr(error, "format_message") else str(error)
     context = getattr(error, "ctx", None)
     path = getattr(context, "command_path", "tangram")
+    text = text.replace("Value error, ", "")  # of a validator that typer lets run
     text = text[:1].lower() + text[1:].rstrip(".")
-    return f"error: {text}\n  see: {path} --help"
+    return one_line(f"error: {text}") + f"\n  see: {path} --help"
 
 
 def _bug(error: Exception) -> int:

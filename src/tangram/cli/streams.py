@@ -66,7 +66,13 @@ def _stdout() -> Iterator[TextIO]:
 
 def note(text: str) -> None:
     """Tells something on stderr."""
-    print(text, file=sys.stderr)
+    print(one_line(text), file=sys.stderr)
+
+
+def one_line(text: str, longest: int = 1000) -> str:
+    """Returns a text for the terminal: one line of bounded length, without characters that it would obey."""
+    shown = "".join(char if char.isprintable() else "?" for char in text)
+    return shown if len(shown) <= longest else f"{shown[: longest - 200]} ... {shown[-195:]}"
 
 
 def check_target(path: Path | None, option: str) -> None:

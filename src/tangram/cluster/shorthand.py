@@ -12,6 +12,7 @@ import re
 from tangram.cluster import catalog, defaults
 from tangram.cluster.spec import Assumption, Cluster, Node
 from tangram.errors import InputError
+from tangram.yaml_reader import shorten
 
 _TERM = re.compile(r"([0-9]{1,9})x([0-9]{1,9})x([^+@\s][^+@]*)")
 _EXAMPLE = "write nodes x GPUs x part, for example 2x8xH100-80GB-SXM+4x4xA100-40GB-SXM@100Gbit"
@@ -33,15 +34,16 @@ def parse_shorthand(text: str) -> Cluster:
         UnknownNameError: There is no such GPU.
     """
     terms, at, network = text.strip().partition("@")
+    place = f"cluster {shorten(text, 80)!r}"
     rate, assumptions = defaults.NETWORK_BANDWIDTH_BYTES_PER_S, []
     if at:
-        rate = defaults.bandwidth(network, where=f"cluster {text!r}, after @")
+        rate = defaults.bandwidth(network, where=f"{place}, after @")
     nodes: list[Node] = []
     uses: dict[str, int] = {}
     for term in terms.split("+"):
-        nodes += _nodes(term.strip(), rate, uses, where=f"cluster {text!r}")
+        nodes += _nodes(term.strip(), rate, uses, where=place)
         if len(nodes) > defaults.MAX_NODES:
-            raise InputError(f"more than {defaults.MAX_NODES} nodes", where=f"cluster {text!r}")
+            raise InputError(f"more than {defaults.MAX_NODES} nodes", where=place)
     if len(nodes) > 1:
         if not at:
             assumptions.append(
@@ -62,7 +64,9 @@ def parse_shorthand(text: str) -> Cluster:
 def _nodes(term: str, nic: float, uses: dict[str, int], *, where: str) -> list[Node]:
     match = _TERM.fullmatch(term)
     if match is None:
-        raise InputError(f"{term!r} does not follow the form of a shorthand", where=where, hint=_EXAMPLE)
+        raise InputError(
+            f"{shorten(term, 80)!r} does not follow the form of a shorthand", where=where, hint=_EXAMPLE
+        )
     count = _number("nodes", match[1], defaults.MAX_NODES, where)
     num_gpus = _number("GPUs per node", match[2], defaults.MAX_GPUS_PER_NODE, where)
     part = catalog.gpu(match[3].strip(), where=where)

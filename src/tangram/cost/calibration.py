@@ -11,6 +11,7 @@ here reads them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -110,9 +111,16 @@ def _shelf(shelf: Shelf, data: Mapping[str, object], where: str) -> Iterable[Ove
             if isinstance(value, bool) or not isinstance(value, int | float):
                 what = "the key 'value' is missing" if value is None else f"value is {describe(value)}"
                 raise InputError(what, where=at, hint='write for example {"value": 0.8}')
-            override = Override(shelf.value, owner, constant, float(value))
+            override = Override(shelf.value, owner, constant, _as_float(value))
             check_override(override, at)
             yield override
+
+
+def _as_float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of hundreds of digits
+        return math.inf
 
 
 def _object(value: object, where: str) -> dict[str, object]:

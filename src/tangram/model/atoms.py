@@ -96,7 +96,7 @@ def parse_granularity(text: str, *, where: str | None = None) -> Granularity:
     raise InputError(
         f"{text!r} is no granularity of atoms",
         where=where,
-        hint="operator, block, layer, or a number of layers",
+        hint="legal: operator, block, layer, or a number of layers from 1 to 10000",
     )
 
 

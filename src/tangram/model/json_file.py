@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import math
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 from tangram.errors import InputError
@@ -28,6 +29,30 @@ _KINDS = (
     (stat.S_ISCHR, "a device"),
     (stat.S_ISBLK, "a device"),
 )
+
+# What the reader's messages do not say: how to put it right.
+_FIXES = (
+    ("Expecting property name", "keys stand in double quotes; no comment, and no comma before a bracket"),
+    ("Illegal trailing comma", "remove the comma before the closing bracket"),
+    (
+        "Expecting value",
+        "texts stand in double quotes; no comment, and no comma before a bracket",
+    ),
+    ("Expecting ','", "a comma or a closing bracket is missing"),
+    ("Expecting ':'", "a colon follows each key"),
+    ("Unterminated string", "a quotation mark is missing"),
+    ("Invalid control character", "write a line break as \\n"),
+    ("Invalid \\", "write a backslash as \\\\"),
+    ("Extra data", "a file holds one object"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unusable:
+    """A number that is none, or too large for a computer; refused as soon as its key is known."""
+
+    digits: str
+    problem: str = "not a finite number"
 
 
 def read_json_object(path: Path) -> dict[str, object]:
@@ -52,9 +77,8 @@ def read_json_text(path: Path, *, max_bytes: int) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(
-            f"is not UTF-8 (byte {error.start})", where=where, hint="save it as UTF-8"
-        ) from error
+        line = raw[: error.start].count(b"\n") + 1
+        raise InputError("is not UTF-8", where=f"{where}:{line}", hint="save it as UTF-8") from error
 
 
 def parse_json_object(text: str, *, where: str) -> dict[str, object]:
@@ -68,22 +92,22 @@ def parse_json_object(text: str, *, where: str) -> dict[str, object]:
         InputError: The text is not JSON (with line and column), nests too deeply, repeats a key, holds a
             number that is not finite, or is not an object.
     """
+    if not text.strip():
+        raise InputError("is empty", where=where, hint="a JSON object starts with '{'")
     try:
         value = json.loads(
             text,
             object_pairs_hook=lambda pairs: _object(pairs, where),
-            parse_constant=lambda name: _refuse_number(name, where),
-            parse_float=lambda digits: _finite(digits, where),
+            parse_constant=_Unusable,
+            parse_float=_finite,
+            parse_int=_whole,
         )
     except json.JSONDecodeError as error:
         place = f"{where}:{error.lineno}:{error.colno}"
-        raise InputError(f"broken JSON: {error.msg}", where=place) from error
+        hint = next((fix for start, fix in _FIXES if error.msg.startswith(start)), None)
+        raise InputError(f"broken JSON: {error.msg}", where=place, hint=hint) from error
     except RecursionError as error:
         raise InputError("nests too deeply", where=where) from error
-    except InputError:
-        raise
-    except ValueError as error:  # int() refuses thousands of digits
-        raise InputError("holds a number with too many digits", where=where) from error
     if not isinstance(value, dict):
         raise InputError("is not a JSON object", where=where, hint="it must start with '{'")
     return value
@@ -103,7 +127,8 @@ def _read_bytes(path: Path, where: str, max_bytes: int) -> bytes:
         with path.open("rb") as file:
             raw = file.read(max_bytes + 1)
     except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror or error}", where=where) from error
+        hint = _nearby(path) if isinstance(error, FileNotFoundError) else None
+        raise InputError(f"cannot be read: {error.strerror or error}", where=where, hint=hint) from error
     except InputError:
         raise
     except ValueError as error:  # a path with a NUL or a lone surrogate
@@ -114,21 +139,39 @@ def _read_bytes(path: Path, where: str, max_bytes: int) -> bytes:
     return raw
 
 
+def _nearby(path: Path) -> str | None:
+    from tangram.yaml_reader import nearby  # and with it the YAML library, which most models do not need
+
+    return nearby(path)
+
+
 def _object(pairs: list[tuple[str, object]], where: str) -> dict[str, object]:
     values: dict[str, object] = {}
     for key, value in pairs:
         if key in values:
             raise InputError(f"the key {key[:80]!r} occurs twice", where=where, hint="remove one of them")
+        if isinstance(value, list | _Unusable):
+            _refuse_unusable(value, f"{where}: {key[:80]}")
         values[key] = value
     return values
 
 
-def _finite(digits: str, where: str) -> float:
+def _refuse_unusable(value: list[object] | _Unusable, where: str) -> None:
+    """Objects inside of the list have been looked through when they were read."""
+    if isinstance(value, _Unusable):
+        raise InputError(f"{value.digits[:40]} is {value.problem}", where=where)
+    for idx, item in enumerate(value):
+        if isinstance(item, list | _Unusable):
+            _refuse_unusable(item, f"{where}[{idx}]")
+
+
+def _finite(digits: str) -> float | _Unusable:
     value = float(digits)
-    if not math.isfinite(value):
-        _refuse_number(digits, where)
-    return value
+    return value if math.isfinite(value) else _Unusable(digits)
 
 
-def _refuse_number(name: str, where: str) -> None:
-    raise InputError(f"{name[:40]} is not a finite number", where=where)
+def _whole(digits: str) -> int | _Unusable:
+    try:
+        return int(digits)
+    except ValueError:  # thousands of digits, which take int() long
+        return _Unusable(digits, f"the beginning of a number of {len(digits)} digits, which are too many")

@@ -11,6 +11,7 @@ from tangram.errors import InputError, UnknownNameError
 from tangram.model.fields import describe
 from tangram.plan.schema import PlanDocument
 from tangram.plan.section import Section
+from tangram.units import count_of
 
 _EXPECTED = {
     "int_type": "a whole number",
@@ -37,7 +38,8 @@ def explain(error: ValidationError, where: str) -> InputError:
     """
     findings = error.errors(include_url=False, include_context=True)
     first = _most_telling(findings)
-    more = f"; {len(findings) - 1} more like it or other" if len(findings) > 1 else ""
+    others = len(findings) - 1
+    more = f", and {count_of(others, 'more problem')}" if others else ""
     place = f"{where}: {field_path(first['loc'])}" if first["loc"] else where
     if first["type"] == "extra_forbidden":
         key = str(first["loc"][-1])
@@ -48,7 +50,7 @@ def explain(error: ValidationError, where: str) -> InputError:
         key = str(first["loc"][-1])
         outer = field_path(first["loc"][:-1])
         return InputError(f"the key {key!r} is missing{more}", where=f"{where}: {outer}" if outer else where)
-    return InputError(f"{_problem(first)}{more}", where=place)
+    return InputError(f"{problem_of(first)}{more}", where=place)
 
 
 def field_path(loc: tuple[int | str, ...]) -> str:
@@ -69,7 +71,8 @@ def _most_telling(findings: list[ErrorDetails]) -> ErrorDetails:
     return next(unknown, findings[0])
 
 
-def _problem(finding: ErrorDetails) -> str:
+def problem_of(finding: ErrorDetails) -> str:
+    """Returns in words what pydantic found at one place: what is there, and what is legal."""
     kind, value, context = finding["type"], finding["input"], finding.get("ctx", {})
     if kind in _EXPECTED:
         return f"is {describe(value)}, but must be {_EXPECTED[kind]}"
@@ -81,8 +84,12 @@ def _problem(finding: ErrorDetails) -> str:
         return f"is {describe(value)}, but must be {limits[kind]} {context.get(keys[kind])}"
     if kind == "missing":
         return "is missing"
+    if kind == "extra_forbidden":
+        return "is no key here"
     if kind in ("too_long", "too_short"):
-        return f"has {context.get('actual_length')} entries: {finding['msg'].lower()}"
+        limit = "at most" if kind == "too_long" else "at least"
+        legal = context.get("max_length" if kind == "too_long" else "min_length")
+        return f"has {context.get('actual_length')} entries, but must have {limit} {legal}"
     return finding["msg"]
 
 

@@ -29,7 +29,7 @@ from tangram.planner.traffic import EdgeBook, Traffic
 from tangram.profiles.measured import MeasuredLayers
 from tangram.simulate.engine import simulate
 from tangram.simulate.pipeline import SimPipeline, SimStage
-from tangram.units import NS_PER_S
+from tangram.units import NS_PER_S, count_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ def _portion(stage: DictatedStage, island: Island, idx: int) -> Portion:
         raise InputError(
             f"stage {idx} cannot take {stage.num_gpus} GPUs of {island.name}",
             where="--stages",
-            hint=f"{island.num_nodes} nodes of {size} GPUs, the same number on each",
+            hint=f"legal: up to {count_of(island.num_nodes, 'node')} of {size} GPUs, equally many on each",
         )
     per_node = stage.num_gpus // num_nodes
     if per_node < size and (num_nodes > 1 or size % per_node):

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tangram.errors import InputError
 from tangram.job import Precision
 from tangram.model.json_file import parse_json_object
+from tangram.plan.json_errors import field_path, problem_of
 from tangram.profiles.importers.harvest import Given, Harvest, file_name, read_text
 from tangram.profiles.peers import profiled_gpu
 from tangram.profiles.records import CollectiveTime, LayerTime, LinkRate, Op, Record, Scope
@@ -147,7 +148,11 @@ def read(path: Path, given: Given, harvest: Harvest) -> None:
     where = file_name(path)
     data = parse_json_object(read_text(path), where=where)
     if data.get("format") != FORMAT:
-        raise InputError(f"is no export of profiles: its format is not {FORMAT!r}", where=where)
+        raise InputError(
+            f"is no export of profiles: its format is not {FORMAT!r}",
+            where=where,
+            hint="tangram profiles export writes one",
+        )
     if data.get("version") != VERSION:
         raise InputError(
             f"has version {data.get('version')!r}", where=where, hint=f"this Tangram reads {VERSION}"
@@ -156,7 +161,8 @@ def read(path: Path, given: Given, harvest: Harvest) -> None:
         document = ProfilesDocument.model_validate_json(json.dumps(data))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        raise InputError(first["msg"], where=f"{where}: {_field(first['loc'])}") from error
+        place = field_path(first["loc"]) or "the document"
+        raise InputError(problem_of(first), where=f"{where}: {place}") from error
     for idx, layer in enumerate(document.layers):
         values = _values(layer, given)
         place = f"{where}: layers[{idx}]"
@@ -209,10 +215,3 @@ def _plain(record: Record | LayerShape) -> dict[str, Any]:
 
 def _cell(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else value
-
-
-def _field(loc: tuple[int | str, ...]) -> str:
-    text = ""
-    for part in loc:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text or "the document"

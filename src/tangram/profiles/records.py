@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from tangram.errors import InputError
 from tangram.job import Precision
+from tangram.model.fields import describe
 from tangram.profiles.shapes import LayerShape
 
 
@@ -207,7 +208,7 @@ def _positive(record: object, *names: str) -> None:
     for name in names:
         value = getattr(record, name)
         if not 1 <= value <= _MOST:
-            raise InputError(f"{value} is out of range", where=name, hint=f"legal: 1 to {_MOST:g}")
+            raise InputError(f"{describe(value)} is out of range", where=name, hint=f"legal: 1 to {_MOST:g}")
 
 
 def _measured(record: object, names: tuple[str, ...], *, allow_zero: bool) -> None:
@@ -219,7 +220,7 @@ def _measured(record: object, names: tuple[str, ...], *, allow_zero: bool) -> No
         if not 0 <= value <= _MOST or (value == 0 and not allow_zero):
             legal = "0 or more" if allow_zero else "above zero"
             raise InputError(
-                f"{value:g} was not measured", where=name, hint=f"legal: {legal}, below {_MOST:g}"
+                f"{describe(value)} was not measured", where=name, hint=f"legal: {legal}, below {_MOST:g}"
             )
 
 

@@ -73,9 +73,11 @@ def parse_sharding(text: str) -> tuple[int, bool]:
         return (2 if half else 0 if "no_shard" in lowered else 3), True
     if found:
         return int(found.group(1)), False
+    beyond = re.search(r"zero[\s_-]*(?:stage\s*)?[0-9]", lowered)
     if "distributed-optimizer" in lowered or "distributed optimizer" in lowered:
         return 1, False
-    if not lowered.strip() or "ddp" in lowered or "zero" in lowered or lowered.strip() == "none":
+    known = "ddp" in lowered or ("zero" in lowered and not beyond)
+    if not lowered.strip() or known or lowered.strip() == "none":
         return 0, False
     raise RowError(
         "unknown-word",
