@@ -9,15 +9,26 @@ import numpy as np
 import pytest
 
 from tangram.advise.alone import AlonePlanner
+from tangram.advise.referee import judge
+from tangram.advise.sections import cluster_plan_section, cluster_plan_summary
 from tangram.cluster.islands import build_islands
 from tangram.cluster.shorthand import parse_shorthand
-from tangram.cluster.spec import Portion
+from tangram.cluster.spec import Portion, Slot
+from tangram.cost.types import StageConfig
 from tangram.job import Job, Pins, Precision, Recompute
 from tangram.model.atoms import cut_atoms, parse_granularity
 from tangram.model.load import load_model, trim_layers
 from tangram.parallelizers.galvatron.planner import GalvatronPlanner
 from tangram.parallelizers.invariants import plan_faults, recost
-from tangram.parallelizers.protocols import Capabilities, ClusterRequest, SlicePlan, SliceRequest
+from tangram.parallelizers.protocols import (
+    Capabilities,
+    ClusterPlan,
+    ClusterRequest,
+    ClusterStage,
+    Replicas,
+    SlicePlan,
+    SliceRequest,
+)
 from tangram.parallelizers.uniform import UniformPlanner
 from tangram.plan.check import check_plan
 from tangram.planner.options import PlanOptions
@@ -191,3 +202,20 @@ def test_inside_tangram_it_is_equal_where_only_the_whole_portion_may_be_used(mic
     assert alone is not None
     assert alone.predicted_s is not None
     assert doc.prediction.iteration_time_s == pytest.approx(alone.predicted_s, rel=1e-9)
+
+
+def test_a_comparison_names_the_degrees_of_layers_that_differ() -> None:
+    num, recomputed = len(QUESTIONS[0].atoms), tuple(bool(a.layer_idxs) for a in QUESTIONS[0].atoms)
+    first, other = StageConfig(8, 1, zero=3), StageConfig(4, 2, zero=1)
+    nodes = parse_shorthand("2x4xV100-16GB-SXM2@100Gbit")
+    request = ClusterRequest(QUESTIONS[0].model, QUESTIONS[0].atoms, nodes, QUESTIONS[0].job)
+    slots = tuple(Slot(node, idx) for node in nodes.nodes for idx in range(4))
+    configs = (first,) + (other,) * (num - 2) + (first,)
+    replicas = Replicas(slots, first, 8, configs)
+    answer = ClusterPlan(8, (ClusterStage(0, num, (replicas,), recomputed),))
+    verdict = judge(request, answer)
+    assert verdict.iteration_time_s is not None
+    (section,) = cluster_plan_section(request, answer, verdict).stages
+    degrees = section.replicas[0].atom_degrees
+    assert degrees == ["dp8 zero3", *["dp4 tp2 zero1"] * (num - 2), "dp8 zero3"]
+    assert "8x V100-16GB-SXM2 dp8 zero3 + dp4 tp2 zero1" in cluster_plan_summary(answer, [num - 2])

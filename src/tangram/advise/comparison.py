@@ -5,6 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
+from pydantic import Field
+
 from tangram.plan.schema import GpuSlot, PlanDocument
 from tangram.plan.section import Count, Integer, Positive, Section
 
@@ -32,6 +34,7 @@ class ReplicasSection(Section):
         forward_s, backward_s: Of one micro-batch, as the referee has it.
         peak_bytes: Upper estimate of the peak of one GPU.
         capacity_bytes: What the smallest of the GPUs has.
+        atom_degrees: Of every atom in words, where atoms differ; the degrees above are then the first one's.
     """
 
     gpus: list[GpuSlot]
@@ -47,6 +50,7 @@ class ReplicasSection(Section):
     backward_s: float | None
     peak_bytes: Integer | None
     capacity_bytes: Integer | None
+    atom_degrees: list[str] = Field(default_factory=list)
 
 
 class ClusterStageSection(Section):

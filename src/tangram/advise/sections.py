@@ -10,7 +10,7 @@ from tangram.advise.referee import Verdict
 from tangram.baselines.replica_cost import MixedStageCost
 from tangram.cost.types import StageConfig
 from tangram.parallelizers.protocols import ClusterPlan, ClusterRequest, ClusterStage, Replicas
-from tangram.plan.schema import GpuSlot, PlanDocument
+from tangram.plan.schema import GpuSlot, LayerConfig, PlanDocument, StageSection
 
 _MOST_STAGES = 6
 """Runs of alike stages that a summary names; it counts the others."""
@@ -62,6 +62,7 @@ def _replicas_section(replicas: Replicas, idx: int, cost: MixedStageCost | None)
         backward_s=None if known is None else known.time.backward_s,
         peak_bytes=None if known is None else round(known.together.peak_bytes),
         capacity_bytes=None if known is None else known.together.capacity_bytes,
+        atom_degrees=[degrees_text(config) for config in replicas.atom_configs],
     )
 
 
@@ -70,10 +71,7 @@ def document_summary(doc: PlanDocument) -> str:
     return _summary(
         [
             (
-                f"{len(stage.ranks)}x {stage.island} "
-                + degrees_text(
-                    StageConfig(stage.dp, stage.tp, stage.cp, stage.ep, stage.expert_tp, stage.zero)
-                ),
+                f"{len(stage.ranks)}x {stage.island} {mixed_degrees_text(_configs(stage))}",
                 len({layer for entry in stage.recompute for layer in entry.layers}),
             )
             for stage in doc.stages
@@ -110,8 +108,19 @@ def degrees_text(config: StageConfig) -> str:
     return " ".join(texts) or "dp1"
 
 
+def _configs(stage: StageSection) -> list[StageConfig]:
+    parts: list[StageSection | LayerConfig] = [*stage.layer_configs] or [stage]
+    return [StageConfig(p.dp, p.tp, p.cp, p.ep, p.expert_tp, p.zero) for p in parts]
+
+
+def mixed_degrees_text(configs: Sequence[StageConfig]) -> str:
+    """Returns the degrees of layers that may differ, each once: ``dp8 zero3 + dp4 tp2``."""
+    return " + ".join(dict.fromkeys(degrees_text(config) for config in configs))
+
+
 def _kind_text(replicas: Replicas) -> str:
-    return f"{len(replicas.slots)}x {'/'.join(_parts(replicas))} {degrees_text(replicas.config)}"
+    degrees = mixed_degrees_text(replicas.atom_configs or [replicas.config])
+    return f"{len(replicas.slots)}x {'/'.join(_parts(replicas))} {degrees}"
 
 
 def _parts(replicas: Replicas) -> list[str]:
