@@ -33,6 +33,9 @@ def model_of(name: str) -> ModelSpec:
             feed_forward=replace(moe, shared=FeedForwardSpec(2048, gated=True)),
         )
         return replace(model, name=name, layers=(layer,) * 4)
+    if name == "tiny-parallel":  # Attention beside the feed-forward block.
+        model = llama_like()
+        return replace(model, name=name, layers=(replace(model.layers[0], parallel=True),) * 4)
     return llama_like() if name == "tiny-llama" else load_model(name)
 
 
@@ -49,6 +52,8 @@ BLOCKS = {
     "experts": ("gshard-moe-2.4b", (1,)),
     "many-experts": ("qwen3-30b-a3b", (1,)),
     "shared-expert": ("tiny-shared", (1,)),
+    "latent": ("deepseek-v3", (5,)),
+    "parallel": ("tiny-parallel", (1,)),
     "embedding": ("gshard-moe-2.4b", (0,)),
     "head": ("llama-3-8b", (-1,)),
     "two-layers": ("gshard-moe-2.4b", (1, 2)),

@@ -184,6 +184,19 @@ def test_parts_of_a_layer_are_charged_like_the_layer() -> None:
     assert total == pytest.approx([c.seconds for c in whole], rel=1e-9)
 
 
+def test_parallel_blocks_start_from_the_same_stream() -> None:
+    model = model_of("tiny-parallel")
+    prices = prices_of(model, portion_of(1, 2))
+    graph = graph_of(model, parts_of(model, 1), prices.micro_batch, prices.job)
+    names = [op.name for op in graph.operators]
+    assert names == ["stream", "qkv", "core", "out", "up", "down", "add_block"]
+    read = {
+        names[b]: [names[a] for a, reader, _ in graph.edges() if reader == b] for _, b, _ in graph.edges()
+    }
+    assert read["qkv"] == read["up"] == ["stream"]
+    assert read["add_block"] == ["stream", "out", "down"]
+
+
 def test_roles_keep_the_order_of_ranks() -> None:
     on = {shape: [r.degrees for r in roles_on(shape, moe=True)] for shape in ((8, 1), (2, 4))}
     assert on[8, 1] == [(8, 1, 1, 1), (8, 1, 8, 1), (1, 8, 1, 1), (1, 8, 8, 1), (1, 8, 1, 8)]

@@ -27,7 +27,8 @@ fewer elements. Tokens are dispatched by index, as Tangram's runtime does: the d
 one-hot masks are not charged.
 
 Simplifications: latent attention is one product of its full width; a shared expert is a dense block; norms
-belong to the product behind them; rotary embedding belongs to the core.
+belong to the product behind them; rotary embedding belongs to the core; embedding and head have the width of
+the residual stream.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ class _Builder:
     Attributes:
         stream: Operator that wrote the residual stream.
         last: Operator that wrote what the next part of the block reads.
+        waiting: What attention beside a feed-forward block wrote; both are added up together.
     """
 
     model: ModelSpec
@@ -45,6 +46,7 @@ class _Builder:
     entry: int | None = None
     stream: int | None = None
     last: int | None = None
+    waiting: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.sizes.update(b=self.micro_batch, s=self.job.seq_len, h=self.model.hidden_size)
@@ -92,12 +94,13 @@ class _Builder:
         return self._put(Operator("stream", Kind.STREAM, "bsh", reads, "bsh", elements))
 
     def _add(self, name: str, block: Sequence[int]) -> None:
-        """Adds the outputs of a block to the residual stream."""
-        reads = [self._read(producer, "bsh") for producer in (self.stream, *block)]
+        """Adds the outputs of blocks to the residual stream."""
+        reads = [self._read(producer, "bsh") for producer in (self.stream, *self.waiting, *block)]
         elements = self.tokens * self.model.hidden_size
         passes = 1.0 + len(reads)
         added = Operator(name, Kind.STREAM, "bsh", tuple(reads), "bsh", elements, write_passes=passes)
         self.stream = self.last = self._put(added)
+        self.waiting = []
 
     def _embedding(self) -> None:
         hidden = self.model.hidden_size
@@ -143,10 +146,7 @@ class _Builder:
     def _attention(self, part: Part, layer: LayerSpec, params: float) -> None:
         attention, hidden = layer.attention, float(self.model.hidden_size)
         self.sizes["n"] = attention.num_kv_heads
-        keys = attention.num_heads if attention.latent else attention.num_kv_heads
-        columns = attention.query_width + keys * attention.head_dim + attention.value_width
-        if not attention.latent:
-            columns = attention.query_width + 2 * attention.kv_width
+        columns = attention.query_width + attention.expanded_kv_width
         if part is Part.QKV:
             reads, made, passes = self._read(self.stream, "bsh"), float(columns), 2.0
             self.last = self._product("qkv", "bshn", reads, "bsn", "hn", made, hidden, params, passes)
@@ -159,7 +159,10 @@ class _Builder:
             width = float(attention.value_width)
             reads = self._read(self.last, "bsn", width)
             out = self._product("out", "bsnh", reads, "bsh", "nh", hidden, width, params, 0.0)
-            self._add("add_attention", [out])
+            if layer.parallel:
+                self.waiting = [out]
+            else:
+                self._add("add_attention", [out])
 
     def _feed_forward(self, part: Part, block: FeedForwardSpec, params: float) -> None:
         hidden, width = float(self.model.hidden_size), float(block.intermediate_size)
