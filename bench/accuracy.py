@@ -4,6 +4,7 @@
     python bench/accuracy.py ../shared/data/measured --write    writes them to docs/accuracy.md
         --calibration src/tangram/cost/calibration.json         and the constants to ship
         --only mixed --only profiles                            only these tables, in seconds
+        --only upper                                            upper estimates of memory, in a minute
 
 Takes some minutes without ``--only``. The shipped calibration is made by ``tangram calibrate`` from the same
 files.
@@ -31,18 +32,19 @@ from tangram.profiles.importers.harvest import Given
 from tangram.profiles.measured import MeasuredLayers
 from tangram.profiles.store import load, save
 from tangram.validation.bands import COVERED
-from tangram.validation.calibration import cross_validate, errors_of
+from tangram.validation.calibration import MEMORY_CONSTANTS, cross_validate, errors_of
 from tangram.validation.calibration_file import Scores, calibrate, calibration_text, group_errors, time_bands
 from tangram.validation.fit import Target, fit, measured
 from tangram.validation.folds import spread_choice
 from tangram.validation.measured import measured_batch
-from tangram.validation.pipelines import RunBatch, iteration_s
+from tangram.validation.pipelines import RunBatch, iteration_s, predict_batch
 from tangram.validation.predict import REFITTED, predict
 from tangram.validation.ranking import job_key, top_1_regret
 from tangram.validation.reading import read_runs
-from tangram.validation.run import Run
+from tangram.validation.run import Attention, Run
 from tangram.validation.scores import trivial_errors
 from tangram.validation.slots import EVERYBODY, Shelves, Slot, owners_of, unfitted
+from tangram.validation.upper import UPPER_COVERED, left_out_ratios
 
 FITTED = (
     "llm_foundry",
@@ -60,7 +62,7 @@ FITTED = (
 )
 """Files that constants are fitted on; the others have noise, gaps or units that their sources do not fix."""
 
-PARTS = ("fits", "ranking", "mixed", "profiles")
+PARTS = ("fits", "ranking", "mixed", "profiles", "upper")
 RANKED = ("bigscience_bloom_a100", "vtrain_multi", "amp_heterogeneous")
 MIXED = ("sailor_validation", "amp_heterogeneous")
 REFIT_ROWS = 10
@@ -410,6 +412,43 @@ def steps_table(
     return table(headers, lines)
 
 
+def upper_table(folder: Path, num_splits: int) -> str:
+    """Per stack, the factor that covers 98 % of rows out of fold, and what the shipped one does."""
+    found = runs_of(folder, FITTED)
+    known = np.isfinite(measured(found, Target.MEMORY))
+    runs = [run for run, has in zip(found, known, strict=True) if has and not run.is_mixed]
+    entries = constants.calibration_document()[Shelf.STACK.value].items()
+    names = MEMORY_CONSTANTS[Shelf.STACK]
+    slots = [Slot(Shelf.STACK, owner, name) for owner, held in entries for name in held if name in names]
+    needed = left_out_ratios(runs, sorted(slots), num_splits, unfitted())
+    batch = RunBatch.of(runs)
+    predictions = predict_batch(batch, Shelves(batch, []).constants([]))
+    above = predictions.upper_peak_bytes / measured(runs, Target.MEMORY) - 1
+    stated = np.array([run.software.attention is not Attention.UNKNOWN for run in runs])
+    stacks = np.array([owners_of(run)[Shelf.STACK] for run in runs])
+    lines = []
+    for name, where in [(name, stacks == name) for name in sorted(set(stacks))] + [("all", stacks != "")]:
+        ratio = f"{constants.stack_constants(name).upper_memory_ratio:.2f}" if name != "all" else "-"
+        for kind, chosen in (("all", where), ("kernel known", where & stated)):
+            if kind == "all" and (chosen == (where & stated)).all():
+                continue
+            covers = (
+                np.median(np.quantile(needed[:, chosen], UPPER_COVERED, axis=1)) if name != "all" else None
+            )
+            lines.append(
+                [
+                    f"{name}, {kind}",
+                    str(int(chosen.sum())),
+                    "-" if covers is None else f"{covers:.3f}",
+                    ratio,
+                    str(int((above[chosen] < 0).sum())),
+                    percent(float(above[chosen].mean())),
+                ]
+            )
+    headers = ["rows of", "number", "98th percentile", "shipped ratio", "rows above", "mean over measured, %"]
+    return table(headers, lines)
+
+
 def sections(folder: Path, num_splits: int) -> tuple[dict[str, str], list[Scores]]:
     runs = runs_of(folder, FITTED)
     found: dict[str, str] = {}
@@ -464,6 +503,8 @@ def main() -> None:
     profiles = options.profiles or options.folder.parent / "profiles"
     if "profiles" in parts:
         found |= profile_sections(options.folder, profiles, options.splits)
+    if "upper" in parts:
+        found["upper"] = upper_table(options.folder, options.splits)
     for name, text in found.items():
         print(f"\n## {name}\n\n{text}")
     if options.write:

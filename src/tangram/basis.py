@@ -140,8 +140,8 @@ class CostBasis:
         cluster: Shelf of constants of the links.
         overrides: Constants of the user, at most one per shelf, owner and name; kept sorted.
         measured: Factors from measured layers.
-        memory_margin_frac: What is added to the best estimate of peak memory before it has to fit, as a share
-            of it, 0 to 1; None leaves that to the stack's constants.
+        memory_margin_frac: What is added to the best estimate of memory beside model states before a peak has
+            to fit, as a share of it, 0 to 1; None leaves that to the stack's constants.
 
     Raises:
         InputError: The margin is out of range, or one constant has two values.
@@ -159,7 +159,7 @@ class CostBasis:
             raise InputError(
                 f"memory margin {margin:g} is out of range",
                 where="--memory-margin",
-                hint="legal: 0 to 1, a share of the predicted peak; 0.1 keeps 10 % more free",
+                hint="legal: 0 to 1, a share of all that is predicted beside model states",
             )
         ordered = tuple(sorted(self.overrides))
         for one, other in pairwise(ordered):

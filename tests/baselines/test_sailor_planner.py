@@ -85,7 +85,7 @@ def test_slices_are_refused_in_words() -> None:
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize("tp", [1, 2, 4])
 def test_profiles_are_those_of_the_cost_model(tp: int, recompute: bool) -> None:
-    """Times, and what forward leaves behind per micro-batch in flight."""
+    """Times, and what forward leaves behind per micro-batch in flight, with its margin."""
     request = question(llama_like(), small_cluster(), Job(64, 256, Precision.BF16))
     grounds = Grounds.of(request.cluster, Precision.BF16)
     problem = costed_problem(request, grounds, defects=False, recompute=recompute)
@@ -106,11 +106,12 @@ def test_profiles_are_those_of_the_cost_model(tp: int, recompute: bool) -> None:
     assert stage_time_s(gpu, tp, 1, 4, 2) == pytest.approx(cost.time_s)
     assert sum(gpu.times[2, tp].update_s[1:4]) == pytest.approx(cost.step_s)
     more = gpu.memory_bytes(tp, 1, 4, 2, 3) - gpu.memory_bytes(tp, 1, 4, 2, 2)
-    assert more == pytest.approx(cost.activation_bytes)
+    assert more == pytest.approx(cost.upper_ratio * cost.activation_bytes)
     states = sum(cost.memory[name] for name in ("weights", "gradients", "optimizer"))
     assert gpu.state_bytes_per_param * sum(gpu.sizes[tp].params[1:4]) == pytest.approx(states)
     beside = cost.memory["workspace"] + cost.memory["reserve"]
-    assert gpu.memory_bytes(tp, 1, 4, 2, 1) >= states + cost.activation_bytes + beside
+    upper = states + cost.upper_ratio * (cost.activation_bytes + beside)
+    assert gpu.memory_bytes(tp, 1, 4, 2, 1) >= upper * (1 - 1e-9)
 
 
 def test_layers_are_sailors_whatever_the_atoms_are() -> None:

@@ -68,7 +68,8 @@ def judged(request: SliceRequest, stages: tuple[StageChoice, ...]) -> float | No
     times = []
     for ahead, stage in enumerate(reversed(stages)):
         cost = recost(request, stage, request.in_flight + ahead)
-        if cost.best_peak_bytes > cost.capacity_bytes / cost.upper_ratio - SPARE_BYTES:
+        left = cost.capacity_bytes - cost.state_bytes
+        if cost.best_peak_bytes - cost.state_bytes > left / cost.upper_ratio - SPARE_BYTES:
             return None
         times.append(cost.time_s + cost.step_s / request.num_micro_batches)
     return sum(times) + (request.num_micro_batches - 1) * max(times)

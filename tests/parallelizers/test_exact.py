@@ -86,11 +86,9 @@ def enumerate_options(request: TableRequest, start: int, stop: int) -> list[Opti
 def scalar_option(request: TableRequest, stage: StageChoice) -> Option | None:
     """Counts windows upwards until one does not fit."""
     cost, largest = recost(request, stage, 1), 0
+    beside = (cost.capacity_bytes - cost.state_bytes) / cost.upper_ratio - SPARE_BYTES
     for window in range(1, request.max_in_flight + 1):
-        if (
-            recost(request, stage, window).best_peak_bytes
-            > cost.capacity_bytes / cost.upper_ratio - SPARE_BYTES
-        ):
+        if recost(request, stage, window).best_peak_bytes - cost.state_bytes > beside:
             break
         largest = window
     if not largest:

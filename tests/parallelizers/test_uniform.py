@@ -51,7 +51,8 @@ def judged(request: SliceRequest, plan: SlicePlan) -> float | None:
     costs = []
     for ahead, stage in enumerate(reversed(plan.stages)):
         cost = recost(request, stage, request.in_flight + ahead)
-        if cost.best_peak_bytes > cost.capacity_bytes / cost.upper_ratio - SPARE_BYTES:
+        left = cost.capacity_bytes - cost.state_bytes
+        if cost.best_peak_bytes - cost.state_bytes > left / cost.upper_ratio - SPARE_BYTES:
             return None
         costs.append(cost)
     slowest = max(c.time_s for c in costs)

@@ -7,10 +7,12 @@ fit by one of these counts fits nowhere:
 2. *whole layers*: stages take a divisor of a node or whole nodes, and hold whole layers. Every process loses
    some memory before its first tensor. While one of its layers runs backwards, a GPU has its share of that
    layer's attention matrix (without a fused kernel) and of every layer's input; where ranks replicate one
-   another, it has gathered that layer's weights; and where embedding and head are tied but on different
-   stages, either has the matrix.
+   another, it has gathered that layer's weights. While the head runs backwards, a GPU has its share of the
+   gradients of the logits and of the matrix: as the product leaves it, and as it is accumulated, where that
+   is another precision. Where embedding and head are tied but on different stages, either has the matrix.
 
-Both leave a margin free beside what they count, since a plan has to fit by the upper estimate of its memory.
+Beside whatever is no model state a margin stays free, since a plan has to fit by the upper estimate of its
+memory.
 """
 
 from __future__ import annotations
@@ -29,7 +31,10 @@ GIB = 1024**3
 CONTEXT_BYTES = 0.75 * GIB  # CUDA context and library workspaces: at least
 COMMUNICATOR_BYTES = 0.25 * GIB  # NCCL's buffers, per communicator: at least
 FRAGMENTATION_FRAC = 0.03  # of the usable memory: at least
-MARGIN_FRAC = 0.1  # of everything held: what must stay free beside it, since counts may be short
+MARGIN_FRAC = 0.1  # of all that is held beside model states: what must stay free, since counts may be short
+
+
+EMBEDDING, HEAD = 1, 2  # ends of a model, to be added
 
 
 class Excess(StrEnum):
@@ -41,7 +46,7 @@ class Excess(StrEnum):
 
 def excess(model: ModelSpec, cluster: Cluster, job: Job) -> Excess | None:
     """Returns why a job cannot fit, or None when it may fit by both counts."""
-    if margined(state_bytes(model, job)) > usable_bytes(cluster, job):
+    if state_bytes(model, job) > usable_bytes(cluster, job):
         return Excess.STATES
     return Excess.WHOLE_LAYERS if most_layers(model, cluster, job) < model.num_layers else None
 
@@ -57,7 +62,7 @@ def state_bytes(model: ModelSpec, job: Job) -> int:
 
 
 def margined(held_bytes: float) -> float:
-    """Bytes that must be there to hold so many."""
+    """Bytes that must be there to hold so many that are no model states."""
     return (1 + MARGIN_FRAC) * held_bytes
 
 
@@ -136,24 +141,25 @@ def most_layers(model: ModelSpec, cluster: Cluster, job: Job) -> int:
 
     @cache
     def room(kind: int, gpus: int, ends: int) -> int:
-        """Layers of a stage with none, one or both of the ends."""
+        """Layers of a stage with these ends of the model."""
         return max(_room(model, job, kinds[kind], gpus, ends))
 
     @cache
     def most(left: tuple[int, ...], ends: int) -> int:
-        """Layers on what is left, with so many ends still to be placed on different stages."""
-        best = 0 if ends == 0 else -model.num_layers - 1
+        """Layers on what is left, with these ends still to be placed, on different stages."""
+        best = -model.num_layers - 1 if ends else 0
         for idx, kind in enumerate(kinds):
             for gpus in (size for size in kind.stage_sizes() if size <= left[idx]):
                 rest = (*left[:idx], left[idx] - gpus, *left[idx + 1 :])
-                for held in range(min(ends, 1) + 1):
+                for held in {0, ends & EMBEDDING, ends & HEAD}:
                     if room(idx, gpus, held) >= 0:
                         best = max(best, room(idx, gpus, held) + most(rest, ends - held))
         return best
 
-    alone = max(room(idx, gpus, 2) for idx, kind in enumerate(kinds) for gpus in kind.stage_sizes())
+    both = EMBEDDING | HEAD
+    alone = max(room(idx, gpus, both) for idx, kind in enumerate(kinds) for gpus in kind.stage_sizes())
     everything = tuple(kind.gpus_per_node * kind.num_nodes for kind in kinds)
-    return max(alone, most(everything, 2), -1)
+    return max(alone, most(everything, both), -1)
 
 
 def _room(model: ModelSpec, job: Job, kind: Kind, gpus: int, ends: int) -> Iterator[int]:
@@ -161,12 +167,8 @@ def _room(model: ModelSpec, job: Job, kind: Kind, gpus: int, ends: int) -> Itera
     element, states = job.precision.element_bytes, bytes_per_parameter(job)
     shapes = list(dict.fromkeys(model.layers))
     matrix = model.vocab_size * model.hidden_size
-    if ends == 0:
-        held = 0
-    elif ends == 1:
-        held = matrix  # the head's, which is not larger than the embedding's
-    else:
-        held = matrix * (1 if model.tied_embeddings else 2)
+    held = matrix * (ends.bit_count() if not model.tied_embeddings else min(ends, 1))  # And no positions.
+    head = _head_bytes(model, job) if ends & HEAD else 0
     smallest = min(_layer(layer, model.hidden_size) for layer in shapes)
     weights = min(_replicated(layer, model.hidden_size) for layer in shapes)
     heads = min(layer.attention.num_heads for layer in shapes)
@@ -177,12 +179,26 @@ def _room(model: ModelSpec, job: Job, kind: Kind, gpus: int, ends: int) -> Itera
         replicas = gpus // tp
         reserve = _reserve(kind.gpu, 1 + (tp > 1) + (replicas > 1))
         gathered = element * weights / tp * (1 - 1 / replicas)
-        room = kind.gpu.usable_memory_bytes / (1 + MARGIN_FRAC) - reserve - states * held / gpus
+        running = max(scores / tp + gathered, head / tp)
+        room = kind.gpu.usable_memory_bytes - margined(reserve) - states * held / gpus
         if room < 0:
             yield -1
             continue
-        layers = (room - scores / tp - gathered) / (states * smallest / gpus + residual / tp)
-        yield max(0, int(layers))
+        layers = (room - margined(running)) / (states * smallest / gpus + margined(residual / tp))
+        yield int(layers) if layers >= 0 else -1
+
+
+def _head_bytes(model: ModelSpec, job: Job) -> int:
+    """Gradients of the logits of one sample and of the head's matrix, on its way to where it is summed."""
+    made = head_gradient_bytes(job)
+    logits = job.precision.element_bytes * job.seq_len * model.vocab_size
+    return made * model.vocab_size * model.hidden_size + logits
+
+
+def head_gradient_bytes(job: Job) -> int:
+    """Bytes per weight of the head's gradient before it is summed: as made, and converted if need be."""
+    element, summed = job.precision.element_bytes, job.optimizer.gradient_bytes
+    return element + (summed if summed != element else 0)
 
 
 def _replicated(layer: LayerSpec, hidden: int) -> int:

@@ -18,7 +18,7 @@ from byte_count import (
     MARGIN_FRAC,
     Excess,
     excess,
-    margined,
+    head_gradient_bytes,
     most_layers,
     state_bytes,
     usable_bytes,
@@ -36,87 +36,67 @@ from example_plans import (
 from tangram.cost.constants import stack_constants
 from tangram.plan.check import check_plan
 from tangram.plan.schema import PlanDocument
-from tangram.planner.planner import plan
 from tangram.planner.recost import cost_violations
 
 PLAN = None
 STATES, LAYERS = Excess.STATES, Excess.WHOLE_LAYERS
-NEAR = "near"
-"""The count by hand, which leaves out much, has room for one layer more than there are; only the margin is in
-the way of a plan."""
 
-# States count with their margin of a tenth.
-TABLE: list[tuple[str, str, Excess | str | None, str]] = [
-    ("a100-v100-mixed", "gpt3-13b", PLAN, "237 GiB of states on 567 GiB"),
-    ("a100-v100-mixed", "gshard-moe-10b", PLAN, "188 GiB of states on 567 GiB"),
-    (
-        "a100-v100-mixed",
-        "qwen3-30b-a3b",
-        LAYERS,
-        "563 GiB of states on 567 GiB: 45 layers fit beside the ends",
-    ),
-    ("a100-v100-mixed", "mixtral-8x7b", STATES, "861 GiB of states on 567 GiB"),
-    ("a100-v100-mixed", "llama-3-70b", STATES, "1301 GiB of states on 567 GiB"),
-    ("c1-t4-16", "gpt3-13b", LAYERS, "237 GiB of states on 240 GiB: 33 layers fit beside the ends"),
-    ("c1-t4-16", "gshard-moe-10b", PLAN, "188 GiB of states on 240 GiB"),
-    ("c1-t4-16", "qwen3-30b-a3b", STATES, "563 GiB of states on 240 GiB"),
-    ("c1-t4-16", "mixtral-8x7b", STATES, "861 GiB of states on 240 GiB"),
-    ("c1-t4-16", "llama-3-70b", STATES, "1301 GiB of states on 240 GiB"),
-    ("c1-t4-v100-4-4", "gpt3-13b", STATES, "237 GiB of states on 123 GiB"),
-    ("c1-t4-v100-4-4", "gshard-moe-10b", STATES, "188 GiB of states on 123 GiB"),
-    ("c1-t4-v100-4-4", "qwen3-30b-a3b", STATES, "563 GiB of states on 123 GiB"),
-    ("c1-t4-v100-4-4", "mixtral-8x7b", STATES, "861 GiB of states on 123 GiB"),
-    ("c1-t4-v100-4-4", "llama-3-70b", STATES, "1301 GiB of states on 123 GiB"),
-    ("c1-t4-v100-8-8", "gpt3-13b", LAYERS, "237 GiB of states on 246 GiB: 34 layers fit beside the ends"),
-    ("c1-t4-v100-8-8", "gshard-moe-10b", PLAN, "188 GiB of states on 246 GiB: no island holds it alone"),
-    ("c1-t4-v100-8-8", "qwen3-30b-a3b", STATES, "563 GiB of states on 246 GiB"),
-    ("c1-t4-v100-8-8", "mixtral-8x7b", STATES, "861 GiB of states on 246 GiB"),
-    ("c1-t4-v100-8-8", "llama-3-70b", STATES, "1301 GiB of states on 246 GiB"),
-    ("c1-v100-16", "gpt3-13b", LAYERS, "237 GiB of states on 252 GiB: 35 layers fit beside the ends"),
-    ("c1-v100-16", "gshard-moe-10b", PLAN, "188 GiB of states on 252 GiB"),
-    ("c1-v100-16", "qwen3-30b-a3b", STATES, "563 GiB of states on 252 GiB"),
-    ("c1-v100-16", "mixtral-8x7b", STATES, "861 GiB of states on 252 GiB"),
-    ("c1-v100-16", "llama-3-70b", STATES, "1301 GiB of states on 252 GiB"),
-    ("c2-h100-a100", "gpt3-13b", PLAN, "237 GiB of states on 1261 GiB"),
-    ("c2-h100-a100", "gshard-moe-10b", PLAN, "188 GiB of states on 1261 GiB"),
-    ("c2-h100-a100", "qwen3-30b-a3b", PLAN, "563 GiB of states on 1261 GiB"),
-    ("c2-h100-a100", "mixtral-8x7b", PLAN, "861 GiB of states on 1261 GiB: no island holds it alone"),
-    ("c2-h100-a100", "llama-3-70b", STATES, "1301 GiB of states on 1261 GiB"),
-    ("c3-a100", "gpt3-13b", PLAN, "237 GiB of states on 315 GiB"),
-    ("c3-a100", "gshard-moe-10b", PLAN, "188 GiB of states on 315 GiB"),
-    ("c3-a100", "qwen3-30b-a3b", STATES, "563 GiB of states on 315 GiB"),
-    ("c3-a100", "mixtral-8x7b", STATES, "861 GiB of states on 315 GiB"),
-    ("c3-a100", "llama-3-70b", STATES, "1301 GiB of states on 315 GiB"),
-    ("c3-four-islands", "gpt3-13b", PLAN, "237 GiB of states on 690 GiB"),
-    ("c3-four-islands", "gshard-moe-10b", PLAN, "188 GiB of states on 690 GiB"),
-    ("c3-four-islands", "qwen3-30b-a3b", PLAN, "563 GiB of states on 690 GiB: no island holds it alone"),
-    ("c3-four-islands", "mixtral-8x7b", STATES, "861 GiB of states on 690 GiB"),
-    ("c3-four-islands", "llama-3-70b", STATES, "1301 GiB of states on 690 GiB"),
-    ("c3-three-islands", "gpt3-13b", PLAN, "237 GiB of states on 630 GiB"),
-    ("c3-three-islands", "gshard-moe-10b", PLAN, "188 GiB of states on 630 GiB"),
-    (
-        "c3-three-islands",
-        "qwen3-30b-a3b",
-        NEAR,
-        "563 GiB of states on 630 GiB: 49 layers fit beside the ends",
-    ),
-    ("c3-three-islands", "mixtral-8x7b", STATES, "861 GiB of states on 630 GiB"),
-    ("c3-three-islands", "llama-3-70b", STATES, "1301 GiB of states on 630 GiB"),
-    ("c3-two-islands", "gpt3-13b", PLAN, "237 GiB of states on 567 GiB"),
-    ("c3-two-islands", "gshard-moe-10b", PLAN, "188 GiB of states on 567 GiB"),
-    (
-        "c3-two-islands",
-        "qwen3-30b-a3b",
-        LAYERS,
-        "563 GiB of states on 567 GiB: 45 layers fit beside the ends",
-    ),
-    ("c3-two-islands", "mixtral-8x7b", STATES, "861 GiB of states on 567 GiB"),
-    ("c3-two-islands", "llama-3-70b", STATES, "1301 GiB of states on 567 GiB"),
+TABLE: list[tuple[str, str, Excess | None, str]] = [
+    ("a100-v100-mixed", "gpt3-13b", PLAN, "216 GiB of states on 567 GiB"),
+    ("a100-v100-mixed", "gshard-moe-10b", PLAN, "171 GiB of states on 567 GiB"),
+    ("a100-v100-mixed", "qwen3-30b-a3b", PLAN, "512 GiB of states on 567 GiB: no island holds it alone"),
+    ("a100-v100-mixed", "mixtral-8x7b", STATES, "783 GiB of states on 567 GiB"),
+    ("a100-v100-mixed", "llama-3-70b", STATES, "1183 GiB of states on 567 GiB"),
+    ("c1-t4-16", "gpt3-13b", LAYERS, "216 GiB of states on 240 GiB: 36 layers fit beside the ends"),
+    ("c1-t4-16", "gshard-moe-10b", PLAN, "171 GiB of states on 240 GiB"),
+    ("c1-t4-16", "qwen3-30b-a3b", STATES, "512 GiB of states on 240 GiB"),
+    ("c1-t4-16", "mixtral-8x7b", STATES, "783 GiB of states on 240 GiB"),
+    ("c1-t4-16", "llama-3-70b", STATES, "1183 GiB of states on 240 GiB"),
+    ("c1-t4-v100-4-4", "gpt3-13b", STATES, "216 GiB of states on 123 GiB"),
+    ("c1-t4-v100-4-4", "gshard-moe-10b", STATES, "171 GiB of states on 123 GiB"),
+    ("c1-t4-v100-4-4", "qwen3-30b-a3b", STATES, "512 GiB of states on 123 GiB"),
+    ("c1-t4-v100-4-4", "mixtral-8x7b", STATES, "783 GiB of states on 123 GiB"),
+    ("c1-t4-v100-4-4", "llama-3-70b", STATES, "1183 GiB of states on 123 GiB"),
+    ("c1-t4-v100-8-8", "gpt3-13b", LAYERS, "216 GiB of states on 246 GiB: 37 layers fit beside the ends"),
+    ("c1-t4-v100-8-8", "gshard-moe-10b", PLAN, "171 GiB of states on 246 GiB: no island holds it alone"),
+    ("c1-t4-v100-8-8", "qwen3-30b-a3b", STATES, "512 GiB of states on 246 GiB"),
+    ("c1-t4-v100-8-8", "mixtral-8x7b", STATES, "783 GiB of states on 246 GiB"),
+    ("c1-t4-v100-8-8", "llama-3-70b", STATES, "1183 GiB of states on 246 GiB"),
+    ("c1-v100-16", "gpt3-13b", LAYERS, "216 GiB of states on 252 GiB: 38 layers fit beside the ends"),
+    ("c1-v100-16", "gshard-moe-10b", PLAN, "171 GiB of states on 252 GiB"),
+    ("c1-v100-16", "qwen3-30b-a3b", STATES, "512 GiB of states on 252 GiB"),
+    ("c1-v100-16", "mixtral-8x7b", STATES, "783 GiB of states on 252 GiB"),
+    ("c1-v100-16", "llama-3-70b", STATES, "1183 GiB of states on 252 GiB"),
+    ("c2-h100-a100", "gpt3-13b", PLAN, "216 GiB of states on 1261 GiB"),
+    ("c2-h100-a100", "gshard-moe-10b", PLAN, "171 GiB of states on 1261 GiB"),
+    ("c2-h100-a100", "qwen3-30b-a3b", PLAN, "512 GiB of states on 1261 GiB"),
+    ("c2-h100-a100", "mixtral-8x7b", PLAN, "783 GiB of states on 1261 GiB: no island holds it alone"),
+    ("c2-h100-a100", "llama-3-70b", LAYERS, "1183 GiB of states on 1261 GiB: 79 layers fit beside the ends"),
+    ("c3-a100", "gpt3-13b", PLAN, "216 GiB of states on 315 GiB"),
+    ("c3-a100", "gshard-moe-10b", PLAN, "171 GiB of states on 315 GiB"),
+    ("c3-a100", "qwen3-30b-a3b", STATES, "512 GiB of states on 315 GiB"),
+    ("c3-a100", "mixtral-8x7b", STATES, "783 GiB of states on 315 GiB"),
+    ("c3-a100", "llama-3-70b", STATES, "1183 GiB of states on 315 GiB"),
+    ("c3-four-islands", "gpt3-13b", PLAN, "216 GiB of states on 690 GiB"),
+    ("c3-four-islands", "gshard-moe-10b", PLAN, "171 GiB of states on 690 GiB"),
+    ("c3-four-islands", "qwen3-30b-a3b", PLAN, "512 GiB of states on 690 GiB: no island holds it alone"),
+    ("c3-four-islands", "mixtral-8x7b", STATES, "783 GiB of states on 690 GiB"),
+    ("c3-four-islands", "llama-3-70b", STATES, "1183 GiB of states on 690 GiB"),
+    ("c3-three-islands", "gpt3-13b", PLAN, "216 GiB of states on 630 GiB"),
+    ("c3-three-islands", "gshard-moe-10b", PLAN, "171 GiB of states on 630 GiB"),
+    ("c3-three-islands", "qwen3-30b-a3b", PLAN, "512 GiB of states on 630 GiB: no island holds it alone"),
+    ("c3-three-islands", "mixtral-8x7b", STATES, "783 GiB of states on 630 GiB"),
+    ("c3-three-islands", "llama-3-70b", STATES, "1183 GiB of states on 630 GiB"),
+    ("c3-two-islands", "gpt3-13b", PLAN, "216 GiB of states on 567 GiB"),
+    ("c3-two-islands", "gshard-moe-10b", PLAN, "171 GiB of states on 567 GiB"),
+    ("c3-two-islands", "qwen3-30b-a3b", PLAN, "512 GiB of states on 567 GiB: no island holds it alone"),
+    ("c3-two-islands", "mixtral-8x7b", STATES, "783 GiB of states on 567 GiB"),
+    ("c3-two-islands", "llama-3-70b", STATES, "1183 GiB of states on 567 GiB"),
 ]
 
 PLANNED = [(cluster, model) for cluster, model, expected, _ in TABLE if expected is PLAN]
 WHY = {(cluster, model): why for cluster, model, _, why in TABLE}
-REFUSED = [(cluster, model, expected) for cluster, model, expected, _ in TABLE if expected is not PLAN]
+REFUSED = [(cluster, model) for cluster, model, expected, _ in TABLE if expected is not PLAN]
 
 
 def test_the_table_is_complete() -> None:
@@ -125,16 +105,14 @@ def test_the_table_is_complete() -> None:
 
 
 @pytest.mark.parametrize(("cluster", "model", "expected"), [row[:3] for row in TABLE])
-def test_the_reasons_are_true(cluster: str, model: str, expected: Excess | str | None) -> None:
+def test_the_reasons_are_true(cluster: str, model: str, expected: Excess | None) -> None:
     spec, gpus, job = example_model(model), example_cluster(cluster), example_job(cluster, model)
-    states, usable = margined(state_bytes(spec, job)) / GIB, usable_bytes(gpus, job) / GIB
+    states, usable = state_bytes(spec, job) / GIB, usable_bytes(gpus, job) / GIB
     counted = f"{states:.0f} GiB of states on {usable:.0f} GiB"
     said, _, more = WHY[cluster, model].partition(": ")
     assert said == counted
-    assert excess(spec, gpus, job) == (None if expected is NEAR else expected)
-    if expected is NEAR:
-        assert most_layers(spec, gpus, job) <= spec.num_layers + 1
-    if expected in (LAYERS, NEAR):
+    assert excess(spec, gpus, job) == expected
+    if expected is LAYERS:
         assert more == f"{most_layers(spec, gpus, job)} layers fit beside the ends"
     if expected is PLAN:
         parts = sorted({node.gpu.name for node in gpus.nodes})
@@ -149,6 +127,7 @@ def test_the_count_by_hand_reserves_no_more_than_the_cost_model() -> None:
     assert stack.communicator_bytes >= COMMUNICATOR_BYTES
     assert stack.fragmentation_frac >= FRAGMENTATION_FRAC
     assert stack.upper_memory_ratio >= 1 + MARGIN_FRAC
+    assert stack.head_gradient_bytes >= head_gradient_bytes(example_job("c3-a100", "gpt3-13b"))
 
 
 @pytest.mark.parametrize(("cluster", "model"), PLANNED)
@@ -202,15 +181,11 @@ def _holds_all_states(doc: PlanDocument, counted_bytes: int) -> None:
     assert held >= counted_bytes * (1 - 1e-6)
 
 
-@pytest.mark.parametrize(("cluster", "model", "expected"), REFUSED)
-def test_what_does_not_fit_is_refused(cluster: str, model: str, expected: Excess | str) -> None:
+@pytest.mark.parametrize(("cluster", "model"), REFUSED)
+def test_what_does_not_fit_is_refused(cluster: str, model: str) -> None:
     asked = example_search(cluster, model)
     assert asked.run() is None
     smallest = min(asked.sizes, key=lambda size: size.size)
     covered, short = asked.coverage(smallest)
     assert covered < len(asked.atoms)
     assert short > 0
-    if expected is NEAR:
-        job = asked.job
-        without = replace(job, basis=replace(job.basis, memory_margin_frac=0.0))
-        assert plan(asked.model, asked.cluster, without).stages

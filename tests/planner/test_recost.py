@@ -112,12 +112,17 @@ def test_a_changed_iteration_time_is_reported(factor: float) -> None:
 
 def test_a_changed_choice_shows_in_the_costs() -> None:
     doc = example_plan("c3-four-islands", "qwen3-30b-a3b")
-    row = next(i for i, row in enumerate(doc.stages[0].recompute) if row.mode == "full")
-    changed = tampered(doc, f"pipelines.0.stages.0.recompute.{row}.mode", lambda _: "none")
+    stage, row = next(
+        (stage.index, row)
+        for stage in doc.stages
+        for row, entry in enumerate(stage.recompute)
+        if entry.mode == "full"
+    )
+    changed = tampered(doc, f"pipelines.0.stages.{stage}.recompute.{row}.mode", lambda _: "none")
     where = {where for _, where in found_in(changed)}
     assert {
-        "pipelines[0].stages[0].predicted.backward_s",
-        "pipelines[0].stages[0].predicted.peak_bytes",
+        f"pipelines[0].stages[{stage}].predicted.backward_s",
+        f"pipelines[0].stages[{stage}].predicted.peak_bytes",
     } <= where
 
 

@@ -17,6 +17,7 @@ from tangram.cluster.readers import load_cluster
 from tangram.cluster.spec import Cluster, Portion
 from tangram.cost.atoms import atom_costs
 from tangram.cost.configs import legal_configs
+from tangram.cost.constants import upper_memory_ratio
 from tangram.cost.stage import stage_cost
 from tangram.cost.types import StageConfig, StageConfigs
 from tangram.job import Job, Pins, Precision
@@ -78,6 +79,9 @@ def test_no_configuration_is_cheaper_than_one_gpu_alone(path: Path, name: str) -
                     assert (spent >= alone.gpu_seconds[island, first][:, None] * ROUNDING).all()
                     held = costs.state_bytes * portion.num_gpus
                     assert (held >= alone.state_bytes[first][:, None] * ROUNDING).all()
+                    lost = upper_memory_ratio(job.basis) * costs.reserve_bytes
+                    usable = portion.island.gpu.usable_memory_bytes - lost
+                    assert (usable <= alone.usable_bytes[island] + 1).all()
     assert tried > 20
 
 

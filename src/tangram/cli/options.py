@@ -159,8 +159,8 @@ class BasisOptions:
         _option(
             "--memory-margin",
             metavar="FRAC",
-            text="Memory to keep free beside the best estimate of a peak, as a share of it: 0.1 is 10 % "
-            "(default: the stack's).",
+            text="Memory to keep free beside the best estimate of activations, workspace and reserve, as a "
+            "share of them: 0.1 is 10 % (default: the stack's).",
         ),
     ] = None
 

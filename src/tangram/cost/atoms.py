@@ -21,7 +21,7 @@ from tangram.cost.factors import applies, factored_times
 from tangram.cost.parts import fill_part, vocab_matrix_params
 from tangram.cost.rates import Rates
 from tangram.cost.setting import Setting
-from tangram.cost.types import AtomCosts, FloatArray, StageConfigs
+from tangram.cost.types import AtomCosts, FloatArray, StageConfig, StageConfigs
 from tangram.job import Job
 from tangram.model.atoms import Atom, Part
 from tangram.model.spec import LayerSpec, ModelSpec
@@ -81,6 +81,20 @@ def atom_costs(
         InputError: The GPU has no arithmetic in the job's precision.
     """
     return itemised_costs(model, atoms, portion, configs, micro_batch, job)[0]
+
+
+def least_reserve_bytes(model: ModelSpec, portion: Portion, job: Job) -> float:
+    """Returns what a GPU loses in any stage on GPUs of this kind, without margin.
+
+    Args:
+        model: The whole model.
+        portion: Any one.
+        job: The job.
+    """
+    config = StageConfig(dp=portion.num_gpus, tp=1)
+    setting = Setting.of(model, portion, StageConfigs.of([config]), portion.num_gpus, job)
+    rates = Rates.of(setting, constants_of(portion.island.gpu, job.basis))
+    return float(memory.least_reserve_bytes(setting, rates)[0])
 
 
 class TiedShare(NamedTuple):

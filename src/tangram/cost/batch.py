@@ -194,7 +194,7 @@ class BatchCosts:
         late_bytes: The part of ``workspace_bytes`` that is taken only once a micro-batch's activations are
             gone; the planner counts it all the same.
         library_bytes: The part of ``reserve_bytes`` that the framework's allocator counts.
-        upper_ratio: By what a peak is multiplied to get its upper estimate.
+        upper_ratio: By what all but model states is multiplied to get the upper estimate.
         layer_activation_bytes, end_activation_bytes: Per micro-batch in flight, of the layers and of the ends
             of the model.
         doubtful_bytes: Likewise, what layers keep besides in the upper estimate.

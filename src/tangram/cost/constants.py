@@ -174,7 +174,8 @@ def stack_constants(name: str = DEFAULT_STACK, overrides: Overrides = ()) -> Sta
 
 
 def upper_memory_ratio(basis: CostBasis) -> float:
-    """Returns what the best estimate of a peak is multiplied by to get the upper one, which has to fit.
+    """Returns the factor on the best estimate of all but model states that gives the upper one, which has to
+    fit.
 
     The user's margin counts, else the stack's constant.
 

@@ -101,15 +101,22 @@ def offload_s(
 def reserve_bytes(setting: Setting, rates: Rates) -> FloatArray:
     """Returns what every GPU of the stage loses, whatever it computes; shape ``(num_configs,)``.
 
-    That is context, communicators (one per group of more than one rank, and one for the pipeline), buffers of
-    the pipeline's boundaries, workspaces of libraries, and fragmentation.
+    That is :func:`least_reserve_bytes`, a communicator for every group of more than one rank, and buffers of
+    the pipeline's boundaries.
+    """
+    communicator_bytes = rates.stack.communicator_bytes * setting.num_communicators
+    reserved: FloatArray = communicator_bytes + BOUNDARY_BUFFERS * setting.residual_bytes
+    return reserved + least_reserve_bytes(setting, rates)
+
+
+def least_reserve_bytes(setting: Setting, rates: Rates) -> FloatArray:
+    """Returns what a GPU of this kind loses in any stage: context, the pipeline's communicator, fragmentation
+    and workspaces of libraries; shape ``(num_configs,)``.
     """
     stack = rates.stack
-    communicators = 1.0 + setting.num_communicators
-    boundary_bytes = BOUNDARY_BUFFERS * setting.residual_bytes
     lost_bytes = stack.fragmentation_frac * setting.hardware.usable_memory_bytes
-    reserved: FloatArray = stack.communicator_bytes * communicators + boundary_bytes
-    return stack.context_bytes + lost_bytes + reserved + workspace_bytes(setting, rates)
+    lost: FloatArray = workspace_bytes(setting, rates) + lost_bytes
+    return lost + stack.context_bytes + stack.communicator_bytes
 
 
 def workspace_bytes(setting: Setting, rates: Rates) -> FloatArray:
@@ -157,14 +164,15 @@ def reduce_buffer_bytes(setting: Setting, rates: Rates, params: FloatArray) -> F
     return copied * setting.gradient_bytes
 
 
-def upper_bytes(peak_bytes: FloatArray, ratio: Number) -> FloatArray:
+def upper_bytes(state_bytes: FloatArray, other_bytes: FloatArray, ratio: Number) -> FloatArray:
     """Returns the peak that fewer than 1 run of 50 exceeds: what has to fit.
 
     Args:
-        peak_bytes: Best estimates.
+        state_bytes: Model states, which are counted.
+        other_bytes: Best estimates of all else.
         ratio: The stack's ``upper_memory_ratio``.
     """
-    return peak_bytes * ratio
+    return state_bytes + ratio * other_bytes
 
 
 def _imbalance(setting: Setting, rates: Rates) -> Number:

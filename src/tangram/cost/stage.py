@@ -16,6 +16,7 @@ from tangram.cost.constants import upper_memory_ratio
 from tangram.cost.reshard import stage_reshard_s
 from tangram.cost.types import (
     MARGIN,
+    STATES,
     AtomCosts,
     FloatArray,
     StageConfig,
@@ -28,9 +29,9 @@ from tangram.job import Job
 from tangram.model.atoms import Atom
 from tangram.model.spec import ModelSpec
 
-_ESTIMATED = ("weights", "gradients", "optimizer", "activations", "workspace", "reserve")
+_ITEMS = (*STATES, "activations", "workspace", "reserve")
 
-MEMORY_ITEMS = (*_ESTIMATED, MARGIN)
+MEMORY_ITEMS = (*_ITEMS, MARGIN)
 """Keys of ``StageCost.memory``, in print order."""
 
 
@@ -51,8 +52,8 @@ def stage_cost(
     """Returns time and memory of a stage: sums over :func:`tangram.cost.atoms.atom_costs`.
 
     Memory counts ``min(in_flight, num_micro_batches)`` micro-batches of activations, and the largest
-    workspace: of any atom, or of re-running a recomputed one. The margin comes on top of all other items, so
-    that their sum is the upper estimate, by which a stage fits or does not.
+    workspace: of any atom, or of re-running a recomputed one. The margin, on all but model states, makes the
+    sum of the items the upper estimate, by which a stage fits or does not.
 
     Where atoms differ in configuration, each counts as in a stage of its own kind: sums add up, workspace and
     reserve are the largest of any. What changing the layout of activations takes between them
@@ -168,7 +169,7 @@ def _together(shares: Sequence[_Share], portion: Portion, job: Job, num_held: in
         forward_s=forward_s,
         backward_s=backward_s,
         step_s=step_s,
-        memory=with_margin(dict(zip(_ESTIMATED, memory, strict=True)), ratio),
+        memory=with_margin(dict(zip(_ITEMS, memory, strict=True)), ratio),
         activation_bytes=activation_bytes,
         upper_ratio=ratio,
         capacity_bytes=portion.island.gpu.usable_memory_bytes,

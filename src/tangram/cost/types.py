@@ -18,6 +18,9 @@ BoolArray = npt.NDArray[np.bool_]
 Number = float | FloatArray
 """A scalar, or an array with one entry per configuration."""
 
+STATES = ("weights", "gradients", "optimizer")
+"""The items of memory that are counted, by dtype and degrees; all others are estimated."""
+
 MARGIN = "margin"
 """The item of memory that lies between the best estimate of a peak and the upper one."""
 
@@ -170,7 +173,7 @@ class StageCost:
             (all in flight), ``workspace``, ``reserve``, and ``margin``, which makes their sum the upper
             estimate.
         activation_bytes: Per micro-batch in flight, without margin.
-        upper_ratio: Upper over best estimate of the peak.
+        upper_ratio: Upper over best estimate of all but model states.
         capacity_bytes: What the GPU has.
         components: As in :class:`AtomCosts`, plus ``recompute``.
     """
@@ -199,6 +202,11 @@ class StageCost:
         """Best estimate of it: the items without the margin."""
         return sum(size for name, size in self.memory.items() if name != MARGIN)
 
+    @property
+    def state_bytes(self) -> float:
+        """Weights, gradients and optimizer states together: no margin is due on them."""
+        return sum(self.memory[name] for name in STATES)
+
     def holding(self, num_micro_batches: int) -> StageCost:
         """Returns the same stage with the activations of so many micro-batches."""
         held = {**self.memory, "activations": num_micro_batches * self.activation_bytes}
@@ -210,7 +218,8 @@ def with_margin(memory: Mapping[str, float], upper_ratio: float) -> dict[str, fl
 
     Args:
         memory: Bytes per item; a margin among them is replaced.
-        upper_ratio: Upper over best estimate of the peak.
+        upper_ratio: Upper over best estimate of all but model states.
     """
     items = {name: size for name, size in memory.items() if name != MARGIN}
-    return {**items, MARGIN: (upper_ratio - 1.0) * sum(items.values())}
+    estimated = sum(size for name, size in items.items() if name not in STATES)
+    return {**items, MARGIN: (upper_ratio - 1.0) * estimated}

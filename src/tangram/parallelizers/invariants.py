@@ -233,7 +233,8 @@ def _memory_faults(request: Request, stage: StageChoice, in_flight: int) -> list
     if cost.peak_bytes <= cost.capacity_bytes:
         return []
     over = format_bytes(cost.peak_bytes - cost.capacity_bytes)
-    margin = f" and a margin of {100 * (cost.upper_ratio - 1):.3g} %" if cost.upper_ratio > 1 else ""
+    percent = f"{100 * (cost.upper_ratio - 1):.3g} %"
+    margin = f" and a margin of {percent} on all but model states" if cost.upper_ratio > 1 else ""
     return [f"it needs {over} more than a GPU has with {in_flight} micro-batches in flight{margin}"]
 
 

@@ -3,7 +3,7 @@
 Atoms are recomputed in a fixed order per configuration: the class that saves most bytes per second first.
 With ``k`` atoms recomputed, a stage that holds ``w`` micro-batches fits when
 
-    states + reserve + workspace(k) + w * activations(k)  <=  capacity / upper_ratio.
+    states + upper_ratio * (reserve + workspace(k) + w * activations(k))  <=  capacity.
 
 Inside a class, ``activations`` falls by the same amount per atom and ``workspace`` is constant, so the
 smallest ``k`` is one division: no loop over atoms.

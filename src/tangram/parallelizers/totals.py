@@ -37,8 +37,8 @@ class StageTotals:
         forward_s, backward_s, step_s: Sums; once the tied embedding where both ends are in the slice.
         activation_bytes: Per micro-batch in flight.
         workspace_bytes: The largest of any atom.
-        room_bytes: What is left for activations: what best estimates may take of the GPU (its capacity
-            without the margin), without model states, workspace and reserve; may be below zero.
+        room_bytes: What is left for activations: what best estimates may take of the GPU beside model states
+            (the rest of its capacity without the margin), without workspace and reserve; may be below zero.
     """
 
     counts: IntArray
@@ -114,8 +114,9 @@ def stage_totals(
     tied = (both_ends & model.tied_embeddings).astype(np.float64)[:, None]
     workspace = _largest(counts, costs.workspace_bytes)
     states = _sum(counts, costs.state_bytes) - tied * costs.tied_bytes
-    # The upper estimate must fit: the best one times the ratio.
-    capacity = portion.island.gpu.usable_memory_bytes / upper_memory_ratio(job.basis) - SPARE_BYTES
+    # The upper estimate must fit: model states as they are, the best estimate of all else times the ratio.
+    left = portion.island.gpu.usable_memory_bytes - states
+    beside = left / upper_memory_ratio(job.basis) - SPARE_BYTES
     return StageTotals(
         counts=contents.counts,
         recomputable=~(embedding | head),
@@ -125,7 +126,7 @@ def stage_totals(
         step_s=_sum(counts, costs.step_s) - tied * costs.tied_step_s,
         activation_bytes=_sum(counts, costs.stored_bytes),
         workspace_bytes=workspace,
-        room_bytes=capacity - states - workspace - costs.reserve_bytes,
+        room_bytes=beside - workspace - costs.reserve_bytes,
     )
 
 

@@ -64,8 +64,8 @@ class BasisSection(Section):
         cluster: Shelf of constants of the links.
         overrides: The user's constants.
         measured: Factors from measured layers, of those atoms and degrees that the plan uses.
-        memory_margin_frac: What the user adds to the best estimate of peak memory, as a share of it; null
-            where the stack's constant counts.
+        memory_margin_frac: What the user adds to the best estimate of memory beside model states, as a share
+            of it; null where the stack's constant counts.
     """
 
     stack: Name

@@ -3,7 +3,7 @@
 Rules, in the order in which they are applied (docs/architecture.md, "Pruning"):
 
 * *incompatible*: the parallelizer cannot take the pair (GPU count, experts, slices without ends);
-* *infeasible*: model states alone, with the margin, exceed the portion's memory, however they are sharded;
+* *infeasible*: model states alone exceed the portion's memory beside its reserve, however they are sharded;
 * *unbalanced*: the slice's least conceivable time on the portion exceeds what an incumbent plan allows, or
   it is so small that the GPUs left could not carry the rest of the model in that time (``safe``); or its
   share of the work and the portion's share of the compute differ by more than ``PAPER_FACTOR`` (``paper``);

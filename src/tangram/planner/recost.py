@@ -150,8 +150,8 @@ def _without_margin(stage: StageSection, cost: StageCost, where: str) -> list[Vi
         Violation(
             "memory-over-capacity",
             f"{where}.peak_bytes",
-            f"{format_bytes(cost.peak_bytes)}, with a margin of {100 * (cost.upper_ratio - 1):.3g} %, do not "
-            f"fit into the GPU's {format_bytes(cost.capacity_bytes)}",
+            f"{format_bytes(cost.peak_bytes)}, with a margin of {100 * (cost.upper_ratio - 1):.3g} % on all "
+            f"but model states, do not fit into the GPU's {format_bytes(cost.capacity_bytes)}",
         )
     ]
 

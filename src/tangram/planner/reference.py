@@ -3,8 +3,8 @@
 Spreading a slice over more GPUs never takes fewer GPU-seconds or fewer bytes in all than one GPU alone
 would (collectives, smaller matrix products and more launches only add; sharding divides). So the
 GPU-seconds of an atom on one GPU of an island, divided by the GPUs, is a lower bound on its time on any
-portion, and likewise its model states; tests/planner/test_reference.py tries that on every configuration
-of every example.
+portion, and likewise its model states, beside which every GPU loses its least reserve;
+tests/planner/test_reference.py tries that on every configuration of every example.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from tangram.basis import MeasuredTable
 from tangram.cluster.spec import Island, Portion
-from tangram.cost.atoms import atom_costs
+from tangram.cost.atoms import atom_costs, least_reserve_bytes
 from tangram.cost.constants import upper_memory_ratio
 from tangram.cost.factors import applies
 from tangram.cost.types import BoolArray, FloatArray, StageConfig, StageConfigs
@@ -36,8 +36,8 @@ class Reference:
         state_bytes: Model states that must lie on GPUs; shape ``(num_atoms,)``.
         tied_bytes: Of them, what embedding and head share when one stage holds both.
         num_gpus: Per island; shape ``(num_islands,)``.
-        usable_bytes: What best estimates may take of one GPU per island: its memory without the margin; shape
-            ``(num_islands,)``.
+        usable_bytes: What model states may take of one GPU per island: its memory without the least reserve
+            and the margin on that; shape ``(num_islands,)``.
     """
 
     gpu_seconds: FloatArray
@@ -129,7 +129,7 @@ def reference(
     order = {fingerprint: idx for idx, fingerprint in enumerate(kinds)}
     position = np.array([order[atom.fingerprint] for atom in atoms])
     config = StageConfigs.of([StageConfig(dp=1, tp=1)])
-    times, states, tied = [], np.zeros(len(atoms)), 0.0
+    times, reserves, states, tied = [], [], np.zeros(len(atoms)), 0.0
     ratio = upper_memory_ratio(job.basis)
     for island in islands:
         alone = Portion(island, 1, 1)
@@ -144,11 +144,12 @@ def reference(
         if job.pins.offload in ("none", "activations"):
             bytes_ = bytes_ + costs.optimizer_bytes
         states = bytes_[:, 0][position]
+        reserves.append(ratio * least_reserve_bytes(model, alone, job))
         tied = float(costs.tied_bytes[0])
     return Reference(
         gpu_seconds=np.array(times),
         state_bytes=states,
         tied_bytes=tied,
         num_gpus=np.array([float(i.num_gpus) for i in islands]),
-        usable_bytes=np.array([i.gpu.usable_memory_bytes / ratio for i in islands]),
+        usable_bytes=np.array([float(i.gpu.usable_memory_bytes) for i in islands]) - np.array(reserves),
     )

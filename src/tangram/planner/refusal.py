@@ -46,28 +46,31 @@ def _binding(search: Search) -> tuple[str, list[str]]:
     smallest = min(search.sizes, key=lambda s: s.size)
     ref = smallest.reference
     states = ref.total_state_bytes
-    ratio = upper_memory_ratio(search.job.basis)  # Of best estimates; capacities are printed as they are.
-    usable = float((ref.num_gpus * ref.usable_bytes).sum()) * ratio
+    ratio = upper_memory_ratio(search.job.basis)
+    islands = search.space.islands
+    usable = sum(float(i.gpu.usable_memory_bytes) * i.num_gpus for i in islands)
+    beside = ref.num_gpus * ref.usable_bytes  # What the least reserve leaves to states.
     job, model = search.job, search.model
     kept = job.precision.element_bytes + job.optimizer.gradient_bytes + job.optimizer.state_bytes
     if not job.precision.is_mixed:
         kept = 2 * job.precision.element_bytes + job.optimizer.moment_bytes
     details = [
         f"model states of {model.name}: {format_bytes(states)} ({kept} bytes per parameter)",
-        *_margin_details(states, ratio),
         f"usable memory: {format_bytes(usable)} on {search.space.num_gpus} GPUs",
+        f"least reserve: {format_bytes(usable - float(beside.sum()))}{_counting(ratio)}",
     ]
     details += [f"{island.gpu.name} is not counted: {reason}" for island, reason in search.space.excluded]
-    if states * ratio > usable:
-        over = format_bytes(states * ratio - usable)
-        return f"model states alone exceed the memory of all GPUs by {over}{_counting(ratio)}", details
+    if states > usable:
+        return f"model states alone exceed the memory of all GPUs by {format_bytes(states - usable)}", details
+    if states > float(beside.sum()):
+        over = format_bytes(states - float(beside.sum()))
+        return f"model states exceed what all GPUs have beside their reserve by {over}", details
     largest_idx = int(ref.state_bytes.argmax())
-    atom_bytes = float(ref.state_bytes[largest_idx]) * ratio
-    roomiest = max(float(i.gpu.usable_memory_bytes) * i.num_gpus for i in search.space.islands)
-    if atom_bytes > roomiest:
+    atom_bytes = float(ref.state_bytes[largest_idx])
+    if atom_bytes > beside.max():
         message = (
-            f"atom {largest_idx} alone needs {format_bytes(atom_bytes)} of model states"
-            f"{_counting(ratio)}; the largest island has {format_bytes(roomiest)}"
+            f"atom {largest_idx} alone needs {format_bytes(atom_bytes)} of model states; the largest island "
+            f"has {format_bytes(float(beside.max()))} beside its reserve"
         )
         return message, details
     covered, short = search.coverage(smallest)
@@ -82,7 +85,7 @@ def _binding(search: Search) -> tuple[str, list[str]]:
     what = "with what is pinned, " if pins else ""
     others = "activations, workspace and reserve"
     if ratio > 1:
-        others = f"activations, workspace, reserve and a margin of {_percent(ratio)}"
+        others = f"activations, workspace, reserve and a margin of {_percent(ratio)} on these"
     message = f"{what}model states fit, but not together with {others}"
     if not pins:
         message += (
@@ -92,15 +95,8 @@ def _binding(search: Search) -> tuple[str, list[str]]:
     return message, details
 
 
-def _margin_details(states: float, ratio: float) -> list[str]:
-    if ratio == 1:
-        return []
-    margin = format_bytes((ratio - 1) * states)
-    return [f"margin on them: {margin} ({_percent(ratio)}; --memory-margin)"]
-
-
 def _counting(ratio: float) -> str:
-    return f", counting a margin of {_percent(ratio)}" if ratio > 1 else ""
+    return f", with a margin of {_percent(ratio)} (--memory-margin)" if ratio > 1 else ""
 
 
 def _percent(ratio: float) -> str:

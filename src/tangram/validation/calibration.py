@@ -7,7 +7,7 @@ fitted constants than an eighth of the rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -67,6 +67,9 @@ LEAST_SHIFT = 1.0
 
 BatchOf = Callable[[Sequence[Run]], RunBatch]
 """Puts runs side by side: on formulas, or on measured layers (:mod:`tangram.validation.measured`)."""
+
+NUM_FOLDS = 5
+"""Of a split: every configuration is predicted from four fifths of the others."""
 
 _LEAST_EFFECT = 1e-4  # a constant ten times as large that changes no prediction by this share is not there
 
@@ -143,7 +146,7 @@ def cross_validate(
     target: Target,
     slots: Sequence[Slot],
     *,
-    num_folds: int = 5,
+    num_folds: int = NUM_FOLDS,
     num_splits: int = 20,
     base: Base = (),
     batch_of: BatchOf = RunBatch.of,
@@ -170,13 +173,25 @@ def left_out(
 ) -> FloatArray:
     """Predicts the runs of every fold from a fit on all others; relative errors, shape ``(num_runs,)``."""
     errors = np.full(len(runs), np.nan)
+    for inside, fitted in fits_without(runs, target, slots, fold_of, base, batch_of):
+        errors[inside] = errors_of([runs[idx] for idx in inside], target, fitted, base, batch_of)
+    return errors
+
+
+def fits_without(
+    runs: Sequence[Run],
+    target: Target,
+    slots: Sequence[Slot],
+    fold_of: Sequence[int],
+    base: Base = (),
+    batch_of: BatchOf = RunBatch.of,
+) -> Iterator[tuple[list[int], list[Fitted]]]:
+    """Yields the positions of every fold's runs, with a fit on all others."""
     everything = fit(batch_of(runs), slots, target, base=base)
     for fold in sorted(set(fold_of)):
         inside = [idx for idx, own in enumerate(fold_of) if own == fold]
         rest = [run for run, own in zip(runs, fold_of, strict=True) if own != fold]
-        fitted = fit(batch_of(rest), slots, target, everything, base) if rest else []
-        errors[inside] = errors_of([runs[idx] for idx in inside], target, fitted, base, batch_of)
-    return errors
+        yield inside, fit(batch_of(rest), slots, target, everything, base) if rest else []
 
 
 def errors_of(

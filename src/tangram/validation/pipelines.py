@@ -185,10 +185,10 @@ def predict_batch(batch: RunBatch, constants: Constants) -> Predictions:
     """
     costs = batch.stages.costs(constants)
     seconds = iteration_s(batch, costs, constants)
-    ratio = np.maximum.reduceat(batch.of_position(costs.upper_ratio), batch.first_of_run)
-    upper = memory.upper_bytes(peak_bytes(batch, costs, doubtful=True), ratio)
-    peaks = peak_bytes(batch, costs)
-    return Predictions(seconds, peaks, upper, _components(batch, costs, seconds))
+    states, others = peak_parts(batch, costs, doubtful=True)
+    upper = memory.upper_bytes(states, others, batch.of_position(costs.upper_ratio))
+    of_run = largest_of_ranks(batch, upper)
+    return Predictions(seconds, peak_bytes(batch, costs), of_run, _components(batch, costs, seconds))
 
 
 def iteration_s(batch: RunBatch, costs: BatchCosts, constants: Constants) -> FloatArray:
@@ -215,8 +215,16 @@ def iteration_s(batch: RunBatch, costs: BatchCosts, constants: Constants) -> Flo
     return seconds
 
 
-def peak_bytes(batch: RunBatch, costs: BatchCosts, *, doubtful: bool = False) -> FloatArray:
-    """Returns the peak memory of every run, as its row counts it.
+def peak_bytes(batch: RunBatch, costs: BatchCosts) -> FloatArray:
+    """Returns the best estimate of every run's peak memory, as its row counts it."""
+    states, others = peak_parts(batch, costs)
+    return largest_of_ranks(batch, states + others)
+
+
+def peak_parts(
+    batch: RunBatch, costs: BatchCosts, *, doubtful: bool = False
+) -> tuple[FloatArray, FloatArray]:
+    """Returns model states, and all else that a rank holds at its peak; per position.
 
     Under 1F1B a stage holds as many micro-batches as there are stages from it to the end. Interleaved, it
     holds ``2 (stages behind it) + (v - 1) g + 1`` chunks of its layers, for groups of g micro-batches
@@ -235,24 +243,29 @@ def peak_bytes(batch: RunBatch, costs: BatchCosts, *, doubtful: bool = False) ->
     tail = batch.last_chunk
     layers = np.where(v > 1, tail + (1 - tail) * (chunks - 1) / np.maximum(v - 1, 1), held)
     on_device = np.array([run.measured.memory_kind is MemoryKind.DEVICE for run in batch.runs])
-    states = costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes + costs.workspace_bytes
-    states -= costs.late_bytes
+    others = costs.workspace_bytes - costs.late_bytes
+    others += np.where(on_device[batch.run_of_column], costs.reserve_bytes, costs.library_bytes)
     layer_bytes = costs.layer_activation_bytes + (costs.doubtful_bytes if doubtful else 0.0)
-    states += np.where(on_device[batch.run_of_column], costs.reserve_bytes, costs.library_bytes)
-    peaks = batch.of_position(states) + layers * batch.of_position(layer_bytes)
-    peaks = peaks + held * batch.of_position(costs.end_activation_bytes)
+    activations = layers * batch.of_position(layer_bytes)
+    activations += held * batch.of_position(costs.end_activation_bytes)
+    states = batch.of_position(costs.weight_bytes + costs.gradient_bytes + costs.optimizer_bytes)
+    return states, batch.of_position(others) + activations
+
+
+def largest_of_ranks(batch: RunBatch, of_position: FloatArray) -> FloatArray:
+    """Returns the largest value among the ranks whose memory a run's row states."""
     first = batch.first_of_run
-    behind = batch.spread(_stages(batch)) - depth  # stages in front
-    first_peaks = np.maximum.reduceat(np.where(behind == 0, peaks, 0.0), first)
-    last_peaks = np.maximum.reduceat(np.where(depth == 1, peaks, 0.0), first)
+    in_front = batch.spread(_stages(batch)) - batch.depth
+    of_first = np.maximum.reduceat(np.where(in_front == 0, of_position, -np.inf), first)
+    of_last = np.maximum.reduceat(np.where(batch.depth == 1, of_position, -np.inf), first)
     ranks = [run.measured.memory_ranks for run in batch.runs]
     return np.select(
         [
             np.array([r is which for r in ranks])
             for which in (MemoryRanks.FIRST_STAGE, MemoryRanks.LAST_STAGE)
         ],
-        [first_peaks, last_peaks],
-        np.maximum.reduceat(peaks, first),
+        [of_first, of_last],
+        np.maximum.reduceat(of_position, first),
     )
 
 

@@ -94,9 +94,7 @@ class _Profiler:
         sizes = {tp: self.sizes(tp) for tp in self.tps()}
         profile = GpuProfile(
             name=gpu.name,
-            capacity_bytes=(
-                gpu.memory_bytes if self.defects else gpu.usable_memory_bytes / upper_memory_ratio(job.basis)
-            ),
+            capacity_bytes=float(gpu.memory_bytes if self.defects else gpu.usable_memory_bytes),
             state_bytes_per_param=STATE_BYTES_PER_PARAM if self.defects else states,
             times={},
             sizes=sizes,
@@ -131,11 +129,13 @@ class _Profiler:
             activation.append(float(own))
         beside = [self._beside_bytes(self._costs(tp, samples, replicas=2)) for samples in (1, 2)]
         per_sample = beside[1] - beside[0]
+        # The margin of all plans here, on all but model states.
+        ratio = 1.0 if self.defects else upper_memory_ratio(self.request.job.basis)
         return LayerSizes(
             params=self._summed(one.weight_bytes[:, 0] / element_bytes),
-            activation_bytes=self._summed(activation),
-            fixed_bytes=PUBLISHED_FIXED_BYTES[tp] if self.defects else beside[0] - per_sample,
-            sample_bytes=0.0 if self.defects else per_sample,
+            activation_bytes=self._summed([ratio * size for size in activation]),
+            fixed_bytes=PUBLISHED_FIXED_BYTES[tp] if self.defects else ratio * (beside[0] - per_sample),
+            sample_bytes=0.0 if self.defects else ratio * per_sample,
         )
 
     def _beside_bytes(self, costs: AtomCosts) -> float:

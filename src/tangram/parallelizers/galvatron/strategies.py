@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tangram.cluster.spec import Portion
+from tangram.cost.constants import upper_memory_ratio
 from tangram.cost.reshard import Layout, exchange_s, layout_of
 from tangram.cost.transfer import boundary_bytes
 from tangram.cost.types import BoolArray, FloatArray, IntArray, StageConfig
@@ -33,11 +34,12 @@ class Strategies:
         layouts: Distinct (dp, cp, tp).
         allowed: Which class may have which strategy, once useless ones are dropped.
         value_s: Time of a micro-batch, and the step end shared out to all micro-batches.
-        state_bytes: Model states.
+        state_bytes: Model states over the ratio of the upper estimate: no margin is due on them, so that much
+            of the room for all else they take.
         activation_bytes: Per micro-batch in flight.
         workspace_bytes: Of which the largest counts.
         tied_value_s, tied_bytes: What a stage with both ends of a tied model counts twice, when both have
-            this strategy; ``(num_strategies,)``.
+            this strategy, bytes as ``state_bytes``; ``(num_strategies,)``.
         exchange_s: Changing from one layout to another behind an atom, forward and back;
             ``(num_classes, num_layouts, num_layouts)``.
     """
@@ -86,6 +88,7 @@ def strategies_of(
     layouts = tuple(dict.fromkeys(layout_of(c) for c in configs))
     layer = totals.recomputable[:, None]
     kept = ~full & ~(layer & (pinned is Recompute.FULL))
+    ratio = upper_memory_ratio(book.job.basis)
     seconds = (costs.forward_s + costs.backward_s)[:, config] + full * costs.recompute_s[:, config]
     rerun = np.where(full, costs.recompute_workspace_bytes[:, config], 0.0)
     found = Strategies(
@@ -96,13 +99,13 @@ def strategies_of(
         layouts=layouts,
         allowed=np.where(layer, full | kept, kept),
         value_s=seconds + costs.step_s[:, config] / book.num_micro_batches,
-        state_bytes=costs.state_bytes[:, config],
+        state_bytes=costs.state_bytes[:, config] / ratio,
         activation_bytes=np.where(
             full, costs.recomputed_stored_bytes[:, config], costs.stored_bytes[:, config]
         ),
         workspace_bytes=np.maximum(costs.workspace_bytes[:, config], rerun),
         tied_value_s=costs.tied_step_s[config] / book.num_micro_batches,
-        tied_bytes=costs.tied_bytes[config],
+        tied_bytes=costs.tied_bytes[config] / ratio,
         exchange_s=_exchanges(book, portion, contents, layouts),
     )
     _drop_useless(found, book.model.tied_embeddings & ~totals.recomputable)
