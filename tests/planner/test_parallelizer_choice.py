@@ -4,9 +4,8 @@ kinds are sound.
 Everything ``uniform`` answers is a run of stages that ``exact`` has in its table too, or a faster one in its
 place, so the space of the one contains that of the other. Hence the lower bound of ``exact`` is below every
 plan of ``uniform``, and a plan of ``exact`` that is proven optimal is no slower than any. Where the search
-leaves a gap, it might end up anywhere in it; then ``uniform`` gives a second opinion, unless the gap is too
-small to matter (``SURE_FRAC``). All this is tried on clusters and models of all kinds, slow NICs that
-stages share among them, as those are the hard ones.
+leaves a gap, it might end up anywhere in it; then ``uniform`` gives a second opinion. All this is tried on
+clusters and models of all kinds, slow NICs that stages share among them, as those are the hard ones.
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from tangram.cluster.readers import load_cluster
 from tangram.job import Job, Pins
 from tangram.model.load import load_model, trim_layers
 from tangram.plan.check import check_plan
-from tangram.planner.answer import SURE_FRAC
 from tangram.planner.options import PlanOptions
 from tangram.planner.precision import choose_precision
 from tangram.planner.recost import cost_violations
@@ -34,9 +32,9 @@ ROUNDING = 1 + 1e-9
 
 
 def check_never_worse(exact: Outcome, uniform: Outcome) -> None:
-    """By proof, by a second opinion, or by less than is promised."""
-    settled = exact.proven or exact.second is not None
-    assert exact.time_s <= uniform.time_s * (ROUNDING if settled else 1 + SURE_FRAC)
+    """By proof, or by a second opinion."""
+    assert exact.proven or exact.second is not None
+    assert exact.time_s <= uniform.time_s * ROUNDING
     assert exact.bound_s <= uniform.time_s * ROUNDING
     assert exact.bound_s <= exact.time_s * ROUNDING
 

@@ -1,9 +1,9 @@
 """The answer to a question: the search, plans for parts of the cluster, and a second opinion.
 
 The space of ``exact`` holds every plan of ``uniform``, except for large clusters that are counted in blocks.
-So where the search proves its answer, ``uniform`` has no better one. Where it ends with a gap it might end
-above the best uniform plan; then ``uniform`` alone is asked too, as if the user had chosen it, and the better
-plan counts.
+So where the search proves its answer, ``uniform`` has no better one. A micro-batch size that the search
+leaves open might hold one; then the plans of ``uniform`` that may be faster are listed there, and the better
+plan counts. Where even these are too many, ``uniform`` alone is asked, as if the user had chosen it.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from tangram.planner.search import Found, Search
 from tangram.planner.space import SearchSpace
 from tangram.units import NS_PER_S, format_duration
 
-SURE_FRAC = 0.005
-"""A gap up to which no second opinion is asked for: ``uniform`` can be faster by no more."""
-
 MOST_QUESTIONS = 100_000
 """Slices times portions times micro-batch sizes, before pruning, up to which ``uniform`` is asked. Pruning
 leaves about a tenth, at some 0.4 ms each: a few seconds.
 """
+
+LISTED_LABELS, LISTED_PLANS = 50_000, 2_000
+"""Of one micro-batch size, when plans of ``uniform`` are listed: labels, and plans simulated, at most."""
 
 _ASKED = UniformPlanner.name
 
@@ -42,7 +42,7 @@ class SecondOpinion:
     Attributes:
         gap_frac: Of the search, to its bound.
         ours_ns: The plan of the search.
-        theirs_ns: The plan of ``uniform``; None without any, or when it was not asked.
+        theirs_ns: The plan of ``uniform``; None without a faster one, or when it was not asked.
         num_questions: How many it would have been, where that was too many; else None.
     """
 
@@ -58,15 +58,15 @@ class SecondOpinion:
 
     def note(self) -> Assumption:
         """Says it in words."""
-        gap = f"the search ended with a gap of {100 * self.gap_frac:.1f} % to its bound"
-        if self.gap_frac <= SURE_FRAC:
+        gap = f"the search ended with a gap of {100 * self.gap_frac:.2g} % to its bound"
+        if not self.gap_frac:
             gap = f"so large a cluster is counted in a way that leaves some stages of {_ASKED} out"
         if self.num_questions is not None:
             what = f"{_ASKED} was not asked for a second opinion and may have a faster plan"
             return Assumption(what, f"{gap}, but that would be up to {self.num_questions} questions")
         ours = format_duration(self.ours_ns / NS_PER_S)
         if self.theirs_ns is None:
-            return Assumption(f"a second opinion: {_ASKED} has no plan", gap)
+            return Assumption(f"a second opinion: {_ASKED} has no faster plan", gap)
         theirs = format_duration(self.theirs_ns / NS_PER_S)
         if self.is_better:
             return Assumption(
@@ -113,40 +113,68 @@ def best_answer(search: Search, phase: Phase = lambda name: nullcontext()) -> An
 
 
 def _with_second_opinion(search: Search, found: Found) -> tuple[Found, SecondOpinion | None]:
-    gap_frac = 0.0 if search.is_proven(found) else found.iteration_ns / search.lower_bound_ns() - 1
-    if not _may_be_beaten(search, gap_frac):
+    sizes = _open_sizes(search, found)
+    if not sizes:
         return found, None
-    num_questions = len(search.sizes) * len(search.space.portions) * len(slice_contents(search.atoms).counts)
+    gap_frac = 0.0 if search.is_proven(found) else found.iteration_ns / search.lower_bound_ns() - 1
+    num_questions = len(sizes) * len(search.space.portions) * len(slice_contents(search.atoms).counts)
     if num_questions > MOST_QUESTIONS:
         return found, SecondOpinion(gap_frac, found.iteration_ns, None, num_questions)
     if search.progress is not None:
         search.progress(f"asking {_ASKED} for a second opinion")
-    asked = Search(
+    listed = _question(search, incumbent_ns=found.iteration_ns, only_sizes=sizes)
+    theirs, queries = listed.run_listing(), listed.counts["queries"]
+    if theirs is not None and theirs.iteration_ns >= found.iteration_ns:
+        theirs = None
+    if not listed.is_settled(theirs.iteration_ns if theirs else found.iteration_ns):
+        asked = _question(search)
+        answer = best_answer(asked)
+        queries += asked.counts["queries"]
+        known = [plan for plan in (theirs, answer.found if answer else None) if plan is not None]
+        theirs = min(known, key=lambda plan: plan.iteration_ns, default=None)
+    second = SecondOpinion(gap_frac, found.iteration_ns, theirs.iteration_ns if theirs else None)
+    search.counts["second_opinion_queries"] = queries
+    search.counts["second_opinion_is_better"] = int(second.is_better)
+    if theirs is not None and second.is_better:
+        found = search.with_left_out(search.improved(theirs))
+    return found, second
+
+
+def _question(
+    search: Search, *, incumbent_ns: int | None = None, only_sizes: frozenset[int] | None = None
+) -> Search:
+    """The same question to ``uniform``; where it has a time to beat, with effort for a complete list."""
+    effort = search.options.effort
+    if incumbent_ns is not None:
+        widest, narrowest = (
+            replace(wide, listing_labels=LISTED_LABELS, listing_plans=LISTED_PLANS)
+            for wide in (effort.widest, effort.narrowest)
+        )
+        effort = replace(effort, widest=widest, narrowest=narrowest)
+    return Search(
         search.model,
         search.atoms,
         search.cluster,
         search.job,
         search.space,
-        replace(search.options, parallelizers=(_ASKED,)),
+        replace(search.options, parallelizers=(_ASKED,), effort=effort),
         search.progress,
+        incumbent_ns,
+        only_sizes,
     )
-    theirs = best_answer(asked)
-    second = SecondOpinion(gap_frac, found.iteration_ns, theirs.found.iteration_ns if theirs else None)
-    search.counts["second_opinion_queries"] = asked.counts["queries"]
-    search.counts["second_opinion_is_better"] = int(second.is_better)
-    if theirs is not None and second.is_better:
-        found = search.with_left_out(search.improved(theirs.found))
-    return found, second
 
 
-def _may_be_beaten(search: Search, gap_frac: float) -> bool:
-    """Whether ``uniform`` may have a better plan than a search that includes ``exact``, by more than the sure
-    share. Pruning by the paper's rules promises nothing, and gets no second opinion.
+def _open_sizes(search: Search, found: Found) -> frozenset[int]:
+    """Micro-batch sizes at which ``uniform`` may have a better plan than a search that includes ``exact``.
+
+    Pruning by the paper's rules promises nothing, and gets no second opinion.
     """
     options = search.options
     if "exact" not in options.parallelizers or options.pruning is Pruning.PAPER or options.effort.quick:
-        return False
-    return gap_frac > SURE_FRAC or not holds_uniform_stages(search.space)
+        return frozenset()
+    if not holds_uniform_stages(search.space):
+        return frozenset(size.size for size in search.sizes)
+    return search.open_sizes(found)
 
 
 def holds_uniform_stages(space: SearchSpace) -> bool:

@@ -164,6 +164,21 @@ class Composer:
             self._polish(before.problem_idx, self._open[before.problem_idx], most_starts=1)
         self._open.clear()
 
+    def list_rest(self) -> None:
+        """Simulates every plan whose bound is below the best time, of all problems considered; instead of
+        :meth:`settle`, where nothing but that is of interest.
+        """
+        for idx in sorted(self._open, key=lambda idx: (self.stairs_ns[idx][1], idx)):
+            prober = self._open[idx]
+            if self._is_settled(idx):
+                continue
+            wide, problem = self.effort.wide(prober.problem.num_micro_batches), prober.problem
+            before, names = prober.num_labels, np.arange(len(problem.pieces))
+            if self._list_all(idx, prober, problem, names, wide.listing_labels, wide):
+                self.close(idx, self.cutoff_ns, proven=True)
+            self.num_labels += prober.num_labels - before
+        self._open.clear()
+
     def improve(self, problem_idx: int, problem: Problem, chain: Chain) -> None:
         """Improves a plan of a problem that has been considered, step by step."""
         around = Neighbourhood(problem, self.pace_floors_ns[problem_idx])

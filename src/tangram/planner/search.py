@@ -92,6 +92,7 @@ class Search:
         model, atoms, cluster, job, space, options: What to plan, and how.
         progress: Called with one line at a time; None is silent.
         incumbent_ns: A time that a plan has to beat to be of interest; None takes any plan.
+        only_sizes: Micro-batch sizes to look at; None for all of the job's.
         counts: Pairs, what each rule removed, queries, options, labels, finalists.
         rejections: Parallelizers that misbehaved, in words.
         considered: Micro-batch sizes whose tables were made.
@@ -106,6 +107,7 @@ class Search:
     options: PlanOptions
     progress: Callable[[str], None] | None = None
     incumbent_ns: int | None = None
+    only_sizes: frozenset[int] | None = None
     counts: Counter[str] = field(default_factory=Counter)
     rejections: list[str] = field(default_factory=list)
     considered: list[int] = field(default_factory=list)
@@ -133,6 +135,26 @@ class Search:
 
     def run(self) -> Found | None:
         """Searches all micro-batch sizes; None when no plan fits."""
+        return self._run(listing=False)
+
+    def run_listing(self) -> Found | None:
+        """Looks for plans that beat ``incumbent_ns``, and for nothing else: lists all that might.
+
+        :meth:`is_settled` then says whether the list was complete.
+        """
+        return self._run(listing=True)
+
+    def open_sizes(self, found: Found) -> frozenset[int]:
+        """Returns the micro-batch sizes that may hold something faster than a plan of this search."""
+        composer = self.composer
+        everything = self.options.pruning is Pruning.PAPER or found.iteration_ns > composer.cutoff_ns
+        return frozenset(
+            size.size
+            for idx, size in enumerate(self._sizes)
+            if everything or (not composer.proven[idx] and composer.lower_bounds_ns[idx] < found.iteration_ns)
+        )
+
+    def _run(self, *, listing: bool) -> Found | None:
         self._sizes = self._ordered_sizes()
         if self.options.pruning is not Pruning.NONE and not self._sizes[0].reference.holds_states():
             return None
@@ -148,12 +170,16 @@ class Search:
             self._inner_edge,
         )
         try:
-            self._scout(builder)
+            if not listing:
+                self._scout(builder)
             for idx, size in enumerate(self._sizes):
                 if self._is_enough(idx):
                     break
                 self._consider(idx, size, builder)
-            self.composer.settle()
+            if listing:
+                self.composer.list_rest()
+            else:
+                self.composer.settle()
         finally:
             queries.close()
         self.counts["labels"] = self.composer.num_labels
@@ -254,8 +280,12 @@ class Search:
 
     def is_proven(self, found: Found) -> bool:
         """Whether nothing within the space is faster than ``found``."""
+        return self.is_settled(found.iteration_ns)
+
+    def is_settled(self, time_ns: int) -> bool:
+        """Whether nothing within the space takes less than that."""
         complete = self.options.pruning is not Pruning.PAPER and all(self.composer.proven.values())
-        return complete and found.iteration_ns <= self.composer.cutoff_ns
+        return complete and time_ns <= self.composer.cutoff_ns
 
     def _is_enough(self, num_considered: int) -> bool:
         """Whether a quick search has looked at enough sizes: few after its first plan, some more without
@@ -274,6 +304,8 @@ class Search:
         """
         sizes = []
         for size in self.job.micro_batches():
+            if self.only_sizes is not None and size not in self.only_sizes:
+                continue
             ref = reference(self.model, self.atoms, self.space.islands, size, self.job)
             cuts = boundaries(self.model, self.atoms, size, self.job)
             sizes.append(MicroBatch(size, self.job.global_batch // size, ref, cuts))
