@@ -47,7 +47,7 @@ class GalvatronPlanner:
     """Plans a slice with a strategy per layer on its portion."""
 
     name = "galvatron"
-    capabilities = Capabilities(seconds_per_query=0.005)
+    capabilities = Capabilities(seconds_per_query=0.002)
 
     def __init__(self, grain: Grain = Grain()) -> None:
         self._grain = grain
