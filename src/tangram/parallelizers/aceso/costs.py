@@ -78,16 +78,7 @@ class SizeTable:
     plain_ns: IntArray
     num_windows: int
     limit_bytes: float
-    _found: dict[tuple[int, Degrees, int], Derived] = field(default_factory=dict)
     _orders: dict[int, list[int]] = field(default_factory=dict)
-
-    def derived(self, content: int, degrees: Degrees, window: int) -> Derived:
-        """Returns the quickest choice that fits; where none does, the one that lacks least memory."""
-        key = (content, degrees, window)
-        found = self._found.get(key)
-        if found is None:
-            found = self._found[key] = self._derive(content, degrees, window)
-        return found
 
     def recomputed(self, start: int, stop: int, derived: Derived) -> tuple[bool, ...]:
         """Marks the recomputed atoms of a slice: class by class, the earliest first."""
@@ -104,7 +95,8 @@ class SizeTable:
                         number -= 1
         return tuple(marks)
 
-    def _derive(self, content: int, degrees: Degrees, window: int) -> Derived:
+    def derived(self, content: int, degrees: Degrees, window: int) -> Derived:
+        """Returns the quickest choice that fits; where none does, the one that lacks least memory."""
         first, last = self.groups[degrees]
         at = min(window, self.num_windows) - 1
         config = first + int(np.argmin(self.key_ns[content, first:last, at]))
@@ -201,6 +193,7 @@ class SliceSpace:
         portion: The GPUs.
         positions: Where stages may begin and end, as atoms of the model; a space's atoms are what is between.
         tables: By number of GPUs.
+        values: What was looked up, by content, degrees and window; slices share it.
         in_flight: Micro-batches in flight at the last stage.
     """
 
@@ -208,6 +201,7 @@ class SliceSpace:
     portion: Portion
     positions: tuple[int, ...]
     tables: dict[int, SizeTable]
+    values: dict[tuple[int, Degrees, int], StageValue]
     in_flight: int = 1
     num_atoms: int = field(init=False)
     num_gpus: int = field(init=False)
@@ -246,7 +240,14 @@ class SliceSpace:
         self, micro_batch: int, start: int, stop: int, degrees: Degrees, behind: int, first_gpu: int
     ) -> StageValue:
         """Returns what a stage costs, in nanoseconds and bytes."""
-        return self._derived(start, stop, degrees, behind).value
+        window = self.in_flight + behind
+        if window > self.book.num_micro_batches:
+            window = self.book.num_micro_batches
+        key = (self._contents[start][stop - start - 1], degrees, window)
+        found = self.values.get(key)
+        if found is None:  # The search spends most of its time in this function.
+            found = self.values[key] = self._derived(start, stop, degrees, behind).value
+        return found
 
     def _derived(self, start: int, stop: int, degrees: Degrees, behind: int) -> Derived:
         window = min(self.in_flight + behind, self.book.num_micro_batches)
@@ -276,13 +277,22 @@ def slice_space(book: StageBook, portion: Portion, positions: Sequence[int], num
         positions: Where stages may begin and end: from the slice's first atom to behind its last one.
         num_windows: Micro-batches in flight up to which costs are told apart.
     """
+    tables = _tables(book, portion.num_nodes, portion.gpus_per_node, num_windows)
+    return SliceSpace(book, portion, tuple(positions), *tables)
+
+
+@lru_cache(maxsize=_TABLES)
+def _tables(
+    book: StageBook, num_nodes: int, gpus_per_node: int, num_windows: int
+) -> tuple[dict[int, SizeTable], dict[tuple[int, Degrees, int], StageValue]]:
+    """Returns the tables of all stage sizes within a portion, and a place for what is looked up there."""
     tables = {}
     for part in portions(book.island):
-        if part.num_nodes <= portion.num_nodes and part.gpus_per_node <= portion.gpus_per_node:
+        if part.num_nodes <= num_nodes and part.gpus_per_node <= gpus_per_node:
             table = size_table(book, part.num_nodes, part.gpus_per_node, num_windows)
             if table is not None:
                 tables[part.num_gpus] = table
-    return SliceSpace(book, portion, tuple(positions), tables)
+    return tables, {}
 
 
 def _contents(atoms: Sequence[Atom], positions: Sequence[int]) -> list[list[int]]:

@@ -170,8 +170,8 @@ def starting_sizes(space: Space, num_stages: int) -> Iterator[tuple[int, ...]]:
             bigger = next((s for s in space.sizes if s > old and s % old == 0), None)
             if bigger is not None and sum(sizes) - old + bigger <= space.num_gpus:
                 sizes[idx], grown = bigger, True
-    if sum(sizes) == space.num_gpus and space.lays_out(tuple(sizes)):
-        yield tuple(sizes)
     equal, rest = divmod(space.num_gpus, num_stages)
-    if rest == 0 and equal in space.sizes and space.lays_out((equal,) * num_stages):
-        yield (equal,) * num_stages
+    for found in dict.fromkeys((tuple(sizes), () if rest else (equal,) * num_stages)):
+        legal = sum(found) == space.num_gpus and all(size in space.sizes for size in found)
+        if legal and space.lays_out(found):
+            yield found

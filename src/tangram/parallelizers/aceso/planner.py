@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from tangram.cluster.spec import Portion
 from tangram.parallelizers.aceso.costs import SliceSpace, slice_space
@@ -25,9 +26,15 @@ MAX_STAGES = 16
 BUDGET = 100
 """Pipelines to cost for all atoms of a model; docs/parallelizers.md has what more of them bring."""
 
-_LEAST = 8  # For any number of stages.
+NEAR = 1.1
+"""Plans of fewer stages are returned up to this factor above the fastest: less is held in front of them."""
+
+FAR = 1.2
+"""Numbers of stages above this factor of the best one are not searched for more micro-batches in flight."""
+
+_LEAST, _LEAST_AGAIN = 8, 4  # For any number of stages, at first and with more micro-batches in flight.
 _REMEMBERED = 32  # Slices: the next question about one comes right after.
-_WINDOWS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # Searched for; beyond them by doubling.
+_WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32)  # Searched for; beyond them by doubling.
 
 
 class AcesoPlanner:
@@ -39,7 +46,7 @@ class AcesoPlanner:
     """
 
     name = "aceso"
-    capabilities = Capabilities(seconds_per_query=0.004)
+    capabilities = Capabilities(seconds_per_query=0.003)
 
     def __init__(self, budget: int | None = None, max_stages: int = MAX_STAGES) -> None:
         self.budget = BUDGET if budget is None else budget
@@ -50,7 +57,7 @@ class AcesoPlanner:
 
         With stage times ``t_i``, step-end times ``u_i`` and ``m`` micro-batches a plan is judged by
         ``sum t_i + (m - 1) max t_i + max u_i``. A slower plan is returned only if it fits with more
-        micro-batches in flight.
+        micro-batches in flight, or has fewer stages and comes near.
         """
         positions = _positions(request)
         if positions is None:
@@ -77,18 +84,42 @@ class _Frontier:
     met: tuple[Pipeline, ...]
 
     def plans(self, in_flight: int) -> tuple[SlicePlan, ...]:
-        """Returns the fastest plan for this number in flight, and for each larger one that was searched."""
-        found: dict[SlicePlan, None] = {}
-        best: tuple[float, SlicePlan] | None = None
+        """Returns plans for this number in flight and for larger ones that were searched, the fastest first.
+
+        For each the fastest, and slower ones of fewer stages that come near: the stages in front of them hold
+        fewer micro-batches.
+        """
+        found: dict[SlicePlan, float] = {}
+        kept: list[_Fitting] = []
         for window in [*(w for w in reversed(self.windows) if w > in_flight), in_flight]:
             space = self.space.at(window)
             fitting = [j for j in (judge(space, p) for p in self.met) if j.over == 0]
-            if fitting:
-                winner = min(fitting, key=lambda j: j.iteration)
-                if best is None or winner.iteration < best[0]:  # What fits with more fits with fewer.
-                    best = winner.iteration, space.plan(winner.pipeline)
-                found.setdefault(best[1])
-        return tuple(reversed(found))
+            # What fits with more micro-batches in flight fits with fewer.
+            kept = _useful(kept + [_Fitting(j.iteration, window, j.pipeline) for j in fitting])
+            for fit in kept:
+                found.setdefault(self.space.at(fit.window).plan(fit.pipeline), fit.iteration)
+        return tuple(sorted(found, key=lambda plan: found[plan]))
+
+
+class _Fitting(NamedTuple):
+    """A pipeline that fits with a number of micro-batches in flight, and its iteration time then."""
+
+    iteration: float
+    window: int
+    pipeline: Pipeline
+
+
+def _useful(fitting: Sequence[_Fitting]) -> list[_Fitting]:
+    """Returns the fastest, and those near it that have fewer stages than all faster ones."""
+    useful: list[_Fitting] = []
+    for fit in sorted(fitting, key=lambda f: (f.iteration, len(f.pipeline.stops), -f.window)):
+        if not useful:
+            useful.append(fit)
+        elif fit.iteration > NEAR * useful[0].iteration:
+            break
+        elif len(fit.pipeline.stops) < len(useful[-1].pipeline.stops):
+            useful.append(fit)
+    return useful
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -114,12 +145,21 @@ def _frontier(
         kept = {n: best for n, best in again.items() if best.rank == bests[n].rank}
         if again and min(again.values(), key=_rank).rank == min(bests.values(), key=_rank).rank:
             continue
-        open_ = [n for n in counts if n not in kept]
+        open_ = _hopeful(bests) if bests else counts
+        open_ = [n for n in open_ if n not in kept]
         bests = kept | _searched(here, open_, round(budget * share), again)
         met.update(dict.fromkeys(best.pipeline for best in bests.values()))
         if all(best.over > 0 for best in bests.values()):
             break
     return _Frontier(space, windows, tuple(met))
+
+
+def _hopeful(bests: Mapping[int, Judged]) -> list[int]:
+    """Returns the numbers of stages that are not far from the best one."""
+    best = min(bests.values(), key=_rank)
+    if best.over > 0:
+        return list(bests)
+    return [n for n, j in bests.items() if j.over == 0 and j.iteration <= FAR * best.iteration]
 
 
 def _searched(
@@ -128,7 +168,7 @@ def _searched(
     """Returns the best pipeline of every number of stages; the search begins with those from before."""
     found = {}
     for place, num_stages in enumerate(counts):
-        part = max(_LEAST, budget // (len(counts) - place))
+        part = max(_LEAST_AGAIN if before else _LEAST, budget // (len(counts) - place))
         seeds = [before[num_stages].pipeline] if num_stages in before else []
         search = Search(space, num_stages, part, seeds=seeds)
         search.run()
