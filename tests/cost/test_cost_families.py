@@ -151,6 +151,48 @@ def test_latent_attention_crosses_a_cut_with_expanded_keys_and_values() -> None:
     assert crossing == [4 * (24 + 24 + 20), 4 * 20]
 
 
+@pytest.mark.parametrize("tp", [1, 4])
+def test_what_a_layer_for_prediction_adds_to_the_head(tp: int) -> None:
+    """DeepSeek-V3: a projection of two inputs, three norms, a second pass through the head, an embedding."""
+    plain = model_with(GATED, GATED, tied_embeddings=False, norm=NormKind.RMSNORM)
+    model = replace(plain, num_prediction_layers=1)
+    head, bare = (table_of(each, Part.HEAD, tp=tp) for each in (model, plain))
+    products = tp * (head[work.GEMM] + head[work.HEAD])
+    assert products == part_forward_flop(model, None, Part.HEAD, TOKENS, SEQ)
+    projection, matrix = 2 * HIDDEN**2, 5120 * HIDDEN
+    assert head[work.DENSE_PARAMS] - bare[work.DENSE_PARAMS] == projection + 3 * HIDDEN + matrix / tp
+    assert head[work.LOGITS] == bare[work.LOGITS]  # one loss after the other
+    assert head[work.TP_BYTES] == (3 * bare[work.TP_BYTES] if tp > 1 else 0)
+    kept = head[work.STORED] - bare[work.STORED]
+    assert kept == 6 * TOKENS * HIDDEN * 2 / tp + 8 * TOKENS
+    waiting = peak_of(model, tp) - peak_of(plain, tp)
+    assert waiting >= 4 * TOKENS * 5120 / tp  # a softmax in fp32 waits for the backward pass
+
+
+def peak_of(model: ModelSpec, tp: int) -> float:
+    """Workspace of the head, which its loss decides here."""
+    atoms = cut_atoms(model)
+    portion, job = whole(island_of(A100)), Job(64, SEQ, Precision.FP16)
+    configs = StageConfigs.of([StageConfig(dp=16 // tp, tp=tp)])
+    return float(atom_costs(model, atoms, portion, configs, 16 // tp * SAMPLES, job).workspace_bytes[-1, 0])
+
+
+def test_a_layer_for_prediction_takes_the_time_of_a_layer_and_a_head() -> None:
+    model = replace(
+        model_with(GATED, GATED, GATED, tied_embeddings=False, norm=NormKind.RMSNORM), num_prediction_layers=1
+    )
+    portion, job = whole(island_of(A100)), Job(64, 2048, Precision.BF16)
+    configs = StageConfigs.of([StageConfig(dp=16, tp=1)])
+    ahead, plain = (
+        atom_costs(each, cut_atoms(each), portion, configs, 16, job).forward_s[:, 0]
+        for each in (model, model.main)
+    )
+    assert len(ahead) == len(plain)
+    assert (ahead[:-1] == plain[:-1]).all()
+    layer, head = plain[1], plain[-1]
+    assert layer + head < ahead[-1] - head < 1.5 * (layer + head)
+
+
 @pytest.mark.parametrize("name", ["opt-350m", "bloom-176b", "gpt-neo-2.7b", "deepseek-v3"])
 @pytest.mark.parametrize("tp", [1, 4])
 def test_what_ranks_hold_together_is_the_model_and_its_replicas(name: str, tp: int) -> None:
@@ -160,4 +202,5 @@ def test_what_ranks_hold_together_is_the_model_and_its_replicas(name: str, tp: i
         held = float(table_of(model, part, tp=tp)[work.DENSE_PARAMS])
         rows = -(-model.vocab_size // (128 * tp)) * 128 * tp
         matrix = model.vocab_size * model.embedding_width
-        assert held == rows * model.embedding_width / tp + total - matrix
+        matrices = 1 + (part is Part.HEAD and model.num_prediction_layers > 0)  # a copy of the embedding's
+        assert held == matrices * rows * model.embedding_width / tp + total - matrix

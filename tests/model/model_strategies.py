@@ -68,12 +68,13 @@ layers = st.builds(
 @st.composite
 def models(draw: st.DrawFn) -> ModelSpec:
     kinds = draw(st.lists(layers, min_size=1, max_size=3))
+    drawn = tuple(draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=8)))
     return ModelSpec(
         name=draw(st.text(max_size=8)),
         family=draw(st.sampled_from(["llama", "gpt2", "mixtral"])),
         hidden_size=draw(st.integers(1, 64)),
         vocab_size=draw(st.integers(1, 512)),
-        layers=tuple(draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=8))),
+        layers=drawn,
         norm=draw(st.sampled_from(NormKind)),
         position=draw(st.sampled_from(PositionKind)),
         max_positions=draw(st.integers(1, 64)),
@@ -83,4 +84,5 @@ def models(draw: st.DrawFn) -> ModelSpec:
         embedding_norm=draw(st.booleans()),
         final_norm=draw(st.booleans()),
         position_offset=draw(st.integers(0, 4)),
+        num_prediction_layers=draw(st.integers(0, min(2, len(drawn) - 1))),
     )

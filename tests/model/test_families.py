@@ -29,9 +29,10 @@ from family_configs import (
 )
 
 from tangram.errors import InputError
-from tangram.model.atoms import Part, cut_atoms, parse_granularity
-from tangram.model.flops import part_forward_flop
+from tangram.model.atoms import Part, cut_atoms, layer_parts, parse_granularity
+from tangram.model.flops import model_forward_flop, part_forward_flop
 from tangram.model.hf import parse_hf_config
+from tangram.model.load import trim_layers
 from tangram.model.params import num_params, part_params
 from tangram.model.spec import FeedForwardSpec, LatentSpec, ModelSpec, NormKind, PositionKind
 
@@ -196,6 +197,26 @@ def test_deepseek() -> None:
     assert moe.shared == FeedForwardSpec(40, gated=True)  # two shared experts as one
     # Neither is the shape of what is projected.
     assert parse(DEEPSEEK, num_key_value_heads=3, head_dim=64) == model
+
+
+def test_deepseek_predicts_further_tokens() -> None:
+    """Released files say so, and the class in transformers does not know the key."""
+    model = parse(DEEPSEEK, num_nextn_predict_layers=2)
+    assert (model.num_layers, len(model.layers), model.num_prediction_layers) == (4, 6, 2)
+    assert model.main == parse(DEEPSEEK)
+    assert parse(DEEPSEEK, num_nextn_predict_layers=0) == parse(DEEPSEEK, num_nextn_predict_layers=None)
+    assert model.layers[-1] == model.layers[3]
+    assert num_params(model) == num_params(parse(DEEPSEEK))
+    atoms = cut_atoms(model)
+    assert len(atoms) == 4 + 2
+    assert atoms[-1].layer_idxs == (4, 5)
+    assert atoms[-1].is_head
+    assert trim_layers(model, 2).layers == (*model.layers[:2], *model.layers[4:])
+    head = 2 * 10 * 64 * 1000
+    layer = sum(part_forward_flop(model, 3, part, 10, 100) for part in layer_parts(model.layers[3]))
+    projection = 2 * 10 * 128 * 64
+    more = model_forward_flop(model, 10, 100) - model_forward_flop(model.main, 10, 100)
+    assert more == 2 * (head + layer + projection)
 
 
 def test_deepseek_variants() -> None:

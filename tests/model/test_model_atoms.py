@@ -36,7 +36,7 @@ def test_every_cut_conserves_the_model(model: ModelSpec, data: st.DataObject) ->
         assert flop == model_forward_flop(model, 3, 7)
         assert [a.is_embedding for a in atoms] == [True] + [False] * (len(atoms) - 1)
         assert [a.is_head for a in atoms] == [False] * (len(atoms) - 1) + [True]
-        assert sorted({i for a in atoms for i in a.layer_idxs}) == list(range(model.num_layers))
+        assert sorted({i for a in atoms for i in a.layer_idxs}) == list(range(len(model.layers)))
 
 
 @given(models())

@@ -11,6 +11,7 @@ from model_strategies import models
 from tangram.model.atoms import Part
 from tangram.model.hf import parse_hf_config
 from tangram.model.params import (
+    PartParams,
     count_params,
     model_parts,
     num_active_params,
@@ -18,7 +19,7 @@ from tangram.model.params import (
     part_params,
 )
 from tangram.model.presets import load_preset, preset_names
-from tangram.model.spec import ModelSpec
+from tangram.model.spec import ModelSpec, NormKind
 
 # Billions: Alpa's benchmark tables for GPT and GShard MoE, 12.85 for the usual 13B; 355M is OpenAI's figure
 # for GPT-2 medium, whose layers the 350M has (table 2.1 of the GPT-3 paper rounds its 356M down); 39.1 and
@@ -96,6 +97,16 @@ def test_published_active_counts() -> None:
     assert math.floor(qwen / 1e8) / 10 == 3.3
     layer = 2048 * (4096 + 512 + 512) + 4096 * 2048 + 2 * 2048 + 2 * 128 + 2048 * 128 + 8 * 3 * 2048 * 768
     assert qwen == 48 * layer + 2 * 151936 * 2048 + 2048
+
+
+def test_the_layer_for_prediction_of_deepseek_v3_by_its_checkpoint() -> None:
+    """14B on Hugging Face, where embedding and head are written once more with it."""
+    model = load_preset("deepseek-v3")
+    assert (model.num_layers, model.num_prediction_layers) == (61, 1)
+    written = count_params(model).total + 2 * 129280 * 7168
+    assert written - num_params(model) == pytest.approx(14e9, rel=0.05)
+    # Elements at 16 and at 8 bit; scales and the routers' biases are at 32.
+    assert written == 3_918_786_560 + 680_571_043_840
 
 
 @pytest.mark.parametrize("name", ["gpt3-1.3b", "gpt3-13b", "llama-3-8b", "llama-3-70b"])
@@ -200,12 +211,22 @@ def test_ends_with_a_padded_vocabulary() -> None:
     assert part_params(model, None, Part.EMBEDDING, vocab_size=128512).total == 128512 * 4096
 
 
+def predicting(model: ModelSpec) -> PartParams:
+    """Layers for prediction: the layers, and a projection of two inputs and three norms for each."""
+    h, count = model.hidden_size, model.num_prediction_layers
+    layers = [part for part in model_parts(model) if (part[0] or 0) >= model.num_layers]
+    each = 2 * h * h + 3 * (2 * h if model.norm is NormKind.LAYERNORM else h)
+    start = PartParams(total=count * each, active=count * each)
+    return sum((part_params(model, idx, part) for idx, part in layers), start)
+
+
 @given(models())
 def test_sums(model: ModelSpec) -> None:
     counts = count_params(model)
     parts = [part_params(model, idx, part) for idx, part in model_parts(model)]
-    assert counts.total == num_params(model) == sum(p.total for p in parts)
-    assert counts.active == num_active_params(model) == sum(p.active for p in parts)
+    ahead = predicting(model)
+    assert counts.total == num_params(model.main) + ahead.total == sum(p.total for p in parts)
+    assert counts.active == num_active_params(model) + ahead.active == sum(p.active for p in parts)
     assert 0 <= counts.expert <= counts.total
     assert counts.total - counts.expert <= counts.active <= counts.total
     assert (counts.expert > 0) == model.has_moe

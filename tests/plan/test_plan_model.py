@@ -16,6 +16,7 @@ from tangram.model.spec import ModelSpec
 from tangram.plan.schema_model import ModelSection
 
 RARE = {"embedding_size", "embedding_norm", "final_norm", "position_offset", "post_norm", "parallel"}
+RARE |= {"num_prediction_layers"}
 
 
 def keys_of(section: ModelSection) -> set[str]:
@@ -38,6 +39,7 @@ def test_rare_fields_are_written_where_a_model_has_them(name: str) -> None:
     assert section.to_spec() == model
     expected = {
         "bloom-176b": {"embedding_norm"},
+        "deepseek-v3": {"num_prediction_layers"},
         "opt-30b": {"position_offset"},
         "opt-350m": {"position_offset", "embedding_size", "final_norm"},
     }
@@ -58,6 +60,7 @@ def test_other_models_have_the_bytes_that_they_had(name: str, digest: str) -> No
         ("embedding_size", 0, "embedding_size: 0 is out of range"),
         ("embedding_size", "512", "embedding_size: is the text '512', but must be a whole number"),
         ("position_offset", -1, "position_offset: -1 is out of range"),
+        ("num_prediction_layers", 24, "num_prediction_layers: 24 is out of range (legal: 0 to 23)"),
         ("final_norm", 1, "final_norm: is 1, but must be true or false"),
         ("embedding_norms", True, "'embedding_norms' is no key of a model (did you mean 'embedding_norm'?)"),
     ],

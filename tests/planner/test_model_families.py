@@ -12,10 +12,20 @@ from tangram.cluster.readers import load_cluster
 from tangram.errors import InputError
 from tangram.job import Job, Pins, Precision
 from tangram.model.load import load_model, trim_layers
-from tangram.model.spec import ModelSpec
+from tangram.model.spec import (
+    AttentionSpec,
+    FeedForwardSpec,
+    LatentSpec,
+    LayerSpec,
+    ModelSpec,
+    MoeSpec,
+    NormKind,
+    PositionKind,
+)
 from tangram.plan.check import check_plan
 from tangram.plan.json_io import parse_plan, to_json
 from tangram.plan.schema import PlanDocument
+from tangram.planner.options import PlanOptions
 from tangram.planner.planner import plan
 from tangram.planner.recost import cost_violations
 
@@ -30,11 +40,26 @@ def neox() -> ModelSpec:
     return replace(model, name="neox", layers=(layer,) * 8)
 
 
+def predicting() -> ModelSpec:
+    """Five layers of DeepSeek's kind, and one that predicts a further token."""
+    latent = LatentSpec(q_rank=None, kv_rank=256, nope_dim=64, rope_dim=32, value_dim=64)
+    attention = AttentionSpec(16, 16, 96, latent=latent)
+    expert = FeedForwardSpec(512, gated=True)
+    layer = LayerSpec(attention, MoeSpec(8, 2, expert, expert), NormKind.RMSNORM)
+    dense = LayerSpec(attention, FeedForwardSpec(4096, gated=True), NormKind.RMSNORM)
+    layers = (dense, layer, layer, layer, layer, layer)
+    ends = (NormKind.RMSNORM, PositionKind.ROTARY, 4096, False)
+    model = ModelSpec("predicting", "deepseek_v3", 1024, 32000, layers, *ends)
+    return replace(model, num_prediction_layers=1)
+
+
 MODELS = {
     "opt-350m": load_model("opt-350m"),
     "bloom": trim_layers(load_model("bloom-176b"), 1),
     "gpt-neo": trim_layers(load_model("gpt-neo-2.7b"), 8),
-    "deepseek": trim_layers(load_model("deepseek-v3"), 2),
+    "deepseek": trim_layers(load_model("deepseek-v3").main, 2),
+    "prediction": predicting(),
+    "prediction, tied": replace(predicting(), tied_embeddings=True),
     "neox": neox(),
     "own form": trim_layers(load_model(EXAMPLES / "two-kinds-9b.json"), 8),
 }
@@ -72,3 +97,38 @@ def test_learned_positions_end_where_the_offset_table_does() -> None:
     cluster = load_cluster("1x2xA100-40GB-SXM")
     with pytest.raises(InputError, match="opt-350m has 2048 learned positions, a sample has 2050 tokens"):
         plan(load_model("opt-350m"), cluster, Job(16, 2050, Precision.BF16))
+
+
+@pytest.mark.parametrize("name", ["prediction", "prediction, tied"])
+@pytest.mark.parametrize("stages", [1, 3])
+def test_layers_for_prediction_run_with_the_head(name: str, stages: int) -> None:
+    model = MODELS[name]
+    pins = Pins(pp=stages)
+    doc = plan(model, load_cluster(PAIR), Job(16, 1024, Precision.FP16, pins=pins))
+    assert check_plan(doc) == []
+    assert cost_violations(doc) == []
+    last = doc.stages[-1]
+    assert last.has_head
+    assert last.layers[-1] == 6
+    assert doc.num_atoms == 7
+    # Its embedding is that of the first stage, so their gradients are summed.
+    groups = [group.stages for group in doc.tied_weight_groups]
+    assert groups == ([[0, stages - 1]] if stages > 1 else [])
+
+
+def test_layers_per_stage_do_not_count_those_for_prediction() -> None:
+    pins = Pins(layers_per_stage=(3, 2))
+    doc = plan(MODELS["prediction"], load_cluster(PAIR), Job(16, 1024, Precision.FP16, pins=pins))
+    assert [tuple(stage.layers) for stage in doc.stages] == [(0, 3), (3, 6)]
+    alone = Pins(layers_per_stage=(5, 0))
+    doc = plan(MODELS["prediction"], load_cluster(PAIR), Job(16, 1024, Precision.FP16, pins=alone))
+    assert [tuple(stage.layers) for stage in doc.stages] == [(0, 5), (5, 6)]
+    assert doc.stages[1].expert_mesh is not None
+
+
+@pytest.mark.parametrize("parallelizer", ["uniform", "galvatron", "alpa", "aceso"])
+def test_other_parallelizers_plan_layers_for_prediction(parallelizer: str) -> None:
+    options = PlanOptions(parallelizers=(parallelizer,))
+    doc = plan(MODELS["prediction"], load_cluster(PAIR), Job(16, 1024, Precision.FP16), options)
+    assert check_plan(doc) == []
+    assert cost_violations(doc) == []

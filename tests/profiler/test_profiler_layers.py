@@ -52,7 +52,8 @@ def check_counts(model: ModelSpec, shard: Shard) -> None:
 @given(models(), st.data())
 def test_parameters_are_those_of_the_model(model: ModelSpec, data: st.DataObject) -> None:
     tp = data.draw(st.sampled_from(tensor_parallel_degrees(model, 240)))
-    check_counts(model, shard_of(model, tp, 1, 240))
+    # Layers for prediction are timed like others; their projections are not.
+    check_counts(model.main, shard_of(model.main, tp, 1, 240))
 
 
 @pytest.mark.parametrize("name", preset_names())

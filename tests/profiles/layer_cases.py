@@ -81,6 +81,9 @@ def simple_formula(shape: LayerShape, tp: int, micro_batch: int, with_tp_comm: b
 
 
 def as_shapes_see_it(model: ModelSpec) -> ModelSpec:
-    """The model without what shapes leave out: windows, norms and projections at the ends."""
+    """The model without what shapes leave out: windows, norms and projections at the ends, and in front of
+    layers for prediction.
+    """
+    model = model.main
     layers = tuple(replace(one, attention=replace(one.attention, window=None)) for one in model.layers)
     return replace(model, layers=layers, embedding_size=None, embedding_norm=False, final_norm=True)

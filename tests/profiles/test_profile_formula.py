@@ -15,6 +15,7 @@ from tangram.profiles.formula import CostFormula
 from tangram.profiles.shapes import LayerKind, atom_shapes
 
 A100 = gpu("A100-80GB-SXM")
+K = LayerKind
 
 
 def formula(precision: Precision = Precision.BF16) -> CostFormula:
@@ -40,6 +41,22 @@ def test_it_is_the_cost_model(name: str, tp: int) -> None:
         assert found is not None
         assert found.forward_s == pytest.approx(cost.forward_s, rel=1e-3)
         assert found.backward_s == pytest.approx(cost.backward_s, rel=1e-3)
+
+
+def test_a_layer_for_prediction_is_a_layer_and_both_ends_once_more() -> None:
+    """But for its projection, which shapes leave out."""
+    model = load_preset("deepseek-v3")
+    rate = A100.link_bytes_per_s
+    node = Node("n", A100, 8, rate, 5e-6, "nvlink", rate, "n", "n")
+    portion = Portion(Island("i", (node,), A100, 8, rate, 5e-6, rate, 5e-6, rate), 1, 1)
+    head = cut_atoms(model)[-1]
+    job = Job(2, 1024, Precision.BF16)
+    cost = stage_cost(model, [head], portion, StageConfig(dp=1, tp=1), 2, 1, 1, [False], job)
+    shapes = atom_shapes(model, head, 1024)
+    assert [shape.kind for shape in shapes] == [K.LAYER, K.EMBEDDING, K.HEAD, K.HEAD]
+    found = [formula()(shape, 1, 2, True) for shape in shapes]
+    seconds = sum(times.forward_s for times in found if times is not None)
+    assert 0.95 * cost.forward_s < seconds < cost.forward_s
 
 
 def test_a_rank_alone_has_no_collectives() -> None:

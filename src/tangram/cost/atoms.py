@@ -279,7 +279,7 @@ def tied_share(setting: Setting, rates: Rates, matrix: FloatArray, embedding_tim
 
 def _tied(setting: Setting, rates: Rates, layout: Layout, times: FloatArray) -> TiedShare:
     matrix = vocab_matrix_params(setting)
-    if not setting.model.tied_embeddings or layout.embedding is None or layout.head is None:
+    if not setting.model.shares_embedding or layout.embedding is None or layout.head is None:
         nothing = np.zeros_like(matrix)
         return TiedShare(states.StateBytes(nothing, nothing, nothing), states.StepTime(*[nothing] * 4))
     return tied_share(setting, rates, matrix, times[:, layout.embedding])

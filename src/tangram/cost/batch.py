@@ -116,7 +116,7 @@ class StageBatch:
                 dense[row, idx], expert[row, idx] = one.layer_dense[source, 0], one.layer_expert[source, 0]
                 counts[row, idx] = number[source]
                 again[row, idx] = number[source] * (stage.recomputed and row > HEAD)
-        tied = [s.setting.model.tied_embeddings for s in stages]
+        tied = [s.setting.model.shares_embedding for s in stages]
         params = (counts * table[work.DENSE_PARAMS]).sum(axis=0)
         return StageBatch(
             setting=_stacked([stage.setting for stage in stages]),

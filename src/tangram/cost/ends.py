@@ -10,7 +10,7 @@ activations.
 
 from __future__ import annotations
 
-from tangram.cost import work
+from tangram.cost import links, work
 from tangram.cost.attention import fill_elementwise, fill_launch, fill_tp
 from tangram.cost.gemm import fill_gemm
 from tangram.cost.setting import Setting
@@ -67,3 +67,29 @@ def fill_head(setting: Setting, table: FloatArray) -> None:
     if model.embedding_size is not None:
         fill_gemm(table, work.GEMM, setting.shard_tokens, float(width), hidden)
         table[work.STORED] += setting.shard_tokens * (width * element)
+    for _ in range(model.num_prediction_layers):
+        _add_prediction(setting, table)
+
+
+def _add_prediction(setting: Setting, table: FloatArray) -> None:
+    """Adds what a layer for prediction has besides the layer.
+
+    The embedding of a later token, looked up from a copy of its matrix; norms of that and of the layer
+    before; a projection of both, held by every rank in full; and a final norm, a pass through the head, and a
+    loss. Logits are worked on one loss after the other.
+    """
+    model, element = setting.model, setting.element_bytes
+    hidden, width = model.hidden_size, model.embedding_width
+    residual_bytes = setting.shard_tokens * (hidden * element)
+    fill_gemm(table, work.GEMM, setting.shard_tokens, float(hidden), 2 * hidden)
+    fill_gemm(table, work.HEAD, setting.tokens, setting.vocab_rows, width)
+    # The lookup writes the embedding; three norms read and write, and keep their inputs and outputs.
+    moved_bytes = 2 * setting.tokens * (width * element) + 6 * residual_bytes
+    gathered_bytes = 2 * setting.tokens * (width * element) * setting.groups.remote_frac[links.TP]
+    for back in (0, work.BACKWARD):
+        table[work.STREAM + back] += moved_bytes * (2 if back else 1)
+        table[work.LAUNCH + back] += EMBEDDING_LAUNCH + HEAD_LAUNCH
+        table[work.TP_CALLS + back] += 2  # embedding and head
+        table[work.TP_BYTES + back] += gathered_bytes
+    table[work.TP_CALLS] += 2 * LOSS_REDUCTIONS
+    table[work.STORED] += 6 * residual_bytes + setting.tokens * TOKEN_BYTES

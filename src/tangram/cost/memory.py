@@ -193,7 +193,8 @@ def _head_bytes(setting: Setting, rates: Rates, table: FloatArray) -> FloatArray
     loss = table[work.LOGITS] * (copies + stack.logit_element_ratio * element)
     gradients = table[work.LOGITS] * element + table[work.HEAD_WEIGHTS] * stack.head_gradient_bytes
     gradients += (table[work.LOGITS] > 0) * table[work.TRANSIENT]
-    waiting = (options.deferred_heads * element + options.further_losses * FP32_BYTES) * table[work.LOGITS]
+    further_losses = options.further_losses + setting.model.num_prediction_layers
+    waiting = (options.deferred_heads * element + further_losses * FP32_BYTES) * table[work.LOGITS]
     transient: FloatArray = np.maximum(loss, gradients) + waiting
     return transient
 

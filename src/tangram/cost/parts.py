@@ -65,7 +65,8 @@ def _fill_params(setting: Setting, atom_part: AtomPart, table: FloatArray) -> No
     if layer_idx is None:
         has_matrix = part is Part.EMBEDDING or not model.tied_embeddings
         replicated = params.total - (model.vocab_size * model.embedding_width if has_matrix else 0)
-        table[work.DENSE_PARAMS] = vocab_matrix_params(setting) + replicated
+        matrices = 2 if part is Part.HEAD and model.num_prediction_layers and not model.tied_embeddings else 1
+        table[work.DENSE_PARAMS] = matrices * vocab_matrix_params(setting) + replicated
         return
     dense = params.total - params.expert
     replicated = _replicated_params(model, model.layers[layer_idx], part, dense)

@@ -78,6 +78,7 @@ class Rates:
             gemm_s_per_flop=1 / achieved,
             gemm_overhead_rows=np.where(narrow, gpu.fp8_overhead_rows, gpu.gemm_overhead_rows),
             pass_bytes_per_logit=0.5
+            * (1 + setting.model.num_prediction_layers)
             * (stack.logit_traffic_fixed_bytes + stack.logit_traffic_element_ratio * setting.element_bytes),
             head_s_per_flop=1 / (gpu.gemm_efficiency * wide),
             head_overhead_rows=gpu.gemm_overhead_rows,

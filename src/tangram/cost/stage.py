@@ -230,7 +230,7 @@ def _check_legal(
             raise InternalError(
                 f"{one} is no configuration of {portion.num_gpus} GPUs and a micro-batch of {micro_batch}"
             )
-    if model.tied_embeddings and atoms[0].is_embedding and atoms[-1].is_head and configs[0] != configs[-1]:
+    if model.shares_embedding and atoms[0].is_embedding and atoms[-1].is_head and configs[0] != configs[-1]:
         raise InternalError("embedding and head share a matrix, but not their configuration")
 
 

@@ -4,7 +4,8 @@ An atom is a list of *parts*. A transformer layer has the parts qkv, core, out, 
 qkv, core, out, moe; the ends of the model are atoms of one part each. Granularity says how parts are
 glued: ``operator`` (each part alone), ``block`` (attention, feed-forward), ``layer`` (default), or a
 number N (N layers). The experts of a MoE layer are one part: cutting between dispatch and combine would
-send tokens by expert over a stage boundary, which no engine does.
+send tokens by expert over a stage boundary, which no engine does. Layers for prediction belong to the atom of
+the head: they need what the last layer gives and the head's matrix.
 
 Equal content has an equal fingerprint, so the content of two slices can be compared without knowing what
 is inside.
@@ -101,7 +102,7 @@ def parse_granularity(text: str, *, where: str | None = None) -> Granularity:
 
 
 def cut_atoms(model: ModelSpec, granularity: Granularity = Granularity()) -> tuple[Atom, ...]:
-    """Cuts a model into atoms: embedding first, head last, the layers between them.
+    """Cuts a model into atoms: embedding first, head last (with layers for prediction), layers between them.
 
     Raises:
         InputError: The number of layers per atom does not divide the number of layers, or layers whose
@@ -123,7 +124,7 @@ def cut_atoms(model: ModelSpec, granularity: Granularity = Granularity()) -> tup
         )
     atoms = [_atom(model, [AtomPart(Part.EMBEDDING, None)])]
     pending: list[AtomPart] = []
-    for idx, layer in enumerate(model.layers):
+    for idx, layer in enumerate(model.layers[: model.num_layers]):
         groups = _groups(layer, granularity.kind)
         for group in groups:
             pending += [AtomPart(part, idx) for part in group]
@@ -131,7 +132,9 @@ def cut_atoms(model: ModelSpec, granularity: Granularity = Granularity()) -> tup
             if whole:
                 atoms.append(_atom(model, pending))
                 pending = []
-    atoms.append(_atom(model, [AtomPart(Part.HEAD, None)]))
+    for idx in range(model.num_layers, len(model.layers)):
+        pending += [AtomPart(part, idx) for part in layer_parts(model.layers[idx])]
+    atoms.append(_atom(model, [*pending, AtomPart(Part.HEAD, None)]))
     return tuple(atoms)
 
 
@@ -172,8 +175,14 @@ def _atom(model: ModelSpec, parts: Iterable[AtomPart]) -> Atom:
         model.position.value,
         model.max_positions,
     )
-    more = (model.embedding_size, model.embedding_norm, model.final_norm, model.position_offset)
-    if more != (None, False, True, 0):  # plans hold fingerprints: those of other models have to stay
+    more: tuple[object, ...] = (
+        model.embedding_size,
+        model.embedding_norm,
+        model.final_norm,
+        model.position_offset,
+        model.num_prediction_layers,
+    )
+    if more != (None, False, True, 0, 0):  # plans hold fingerprints: those of other models have to stay
         ends += more
     text = repr((content, ends, model.norm.value))
     return Atom(listed, hashlib.sha256(text.encode()).hexdigest()[:16])

@@ -49,8 +49,11 @@ def part_forward_flop(
     if layer_idx is None:
         assert part in (Part.EMBEDDING, Part.HEAD), f"{part} belongs to a layer"
         rows = model.vocab_size if vocab_size is None else vocab_size
-        matrix = model.embedding_width * rows if part is Part.HEAD else 0
-        return 2 * num_tokens * (matrix + model.projection_size)
+        if part is Part.EMBEDDING:
+            return 2 * num_tokens * model.projection_size
+        head = 2 * num_tokens * (model.embedding_width * rows + model.projection_size)
+        ahead = 2 * num_tokens * 2 * hidden**2  # projection in front of a layer for prediction
+        return head + model.num_prediction_layers * (head + ahead)
     layer = model.layers[layer_idx]
     assert part in layer_parts(layer), f"layer {layer_idx} has no {part}"
     if part is Part.CORE:

@@ -49,7 +49,7 @@ def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:
 def trim_layers(model: ModelSpec, num_layers: int) -> ModelSpec:
     """Returns the model with its first ``num_layers`` layers only, named like ``mixtral-8x7b[16 layers]``.
 
-    Embedding and head stay. The whole number of layers gives the model itself.
+    Embedding, head and layers for prediction stay. The whole number of layers gives the model itself.
 
     Raises:
         InputError: ``num_layers`` is not from 1 to the model's number of layers.
@@ -68,7 +68,9 @@ def trim_layers(model: ModelSpec, num_layers: int) -> ModelSpec:
         return model
     suffix = f"[{num_layers} layer{'s' if num_layers > 1 else ''}]"
     return dataclasses.replace(
-        model, name=_TRIMMED_SUFFIX.sub("", model.name) + suffix, layers=model.layers[:num_layers]
+        model,
+        name=_TRIMMED_SUFFIX.sub("", model.name) + suffix,
+        layers=model.layers[:num_layers] + model.layers[model.num_layers :],
     )
 
 

@@ -77,18 +77,18 @@ def model_parts(model: ModelSpec) -> Iterator[tuple[int | None, Part]]:
 
 
 def count_params(model: ModelSpec) -> PartParams:
-    """Counts the parameters of the whole model; a tied head counts once."""
+    """Counts the parameters of the whole model, layers for prediction included; a tied head counts once."""
     return sum((part_params(model, idx, part) for idx, part in model_parts(model)), PartParams())
 
 
 def num_params(model: ModelSpec) -> int:
-    """Returns the number of parameters; a tied head counts once."""
-    return count_params(model).total
+    """Returns the number of parameters, as they are published: without layers for prediction."""
+    return count_params(model.main).total
 
 
 def num_active_params(model: ModelSpec) -> int:
-    """Returns the number of parameters that one token uses."""
-    return count_params(model).active
+    """Returns the number of parameters that one token uses, without layers for prediction."""
+    return count_params(model.main).active
 
 
 def norm_params(kind: NormKind, width: int) -> int:
@@ -116,7 +116,12 @@ def _embedding(model: ModelSpec, rows: int) -> int:
 def _head(model: ModelSpec, rows: int) -> int:
     matrix = 0 if model.tied_embeddings else rows * model.embedding_width
     norm = norm_params(model.norm, model.hidden_size) if model.final_norm else 0
-    return norm + model.projection_size + matrix
+    return norm + model.projection_size + matrix + model.num_prediction_layers * _prediction(model)
+
+
+def _prediction(model: ModelSpec) -> int:
+    """What a layer for prediction has besides the layer: norms of both inputs, their projection, a norm."""
+    return 2 * model.hidden_size**2 + 3 * norm_params(model.norm, model.hidden_size)
 
 
 def _attention(layer: LayerSpec, hidden: int, part: Part) -> int:

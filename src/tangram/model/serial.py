@@ -7,8 +7,8 @@ Equal layers are written once: ``layer_kinds`` lists the kinds, ``layers`` the k
 
 A kind has either ``feed_forward`` or ``moe``. What few models have is written only where they have it:
 ``attention.latent``, ``attention.window``, ``moe.shared``, a kind's ``post_norm`` and ``parallel``, and the
-model's ``embedding_size``, ``embedding_norm``, ``final_norm`` and ``position_offset``. docs/models.md
-explains the keys.
+model's ``embedding_size``, ``embedding_norm``, ``final_norm``, ``position_offset`` and
+``num_prediction_layers``. docs/models.md explains the keys.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ _MODEL_KEYS = (
     "embedding_norm",
     "final_norm",
     "position_offset",
+    "num_prediction_layers",
 )
 _LAYER_KEYS = ("norm", "attention", "feed_forward", "moe", "post_norm", "parallel")
 _ATTENTION_KEYS = ("num_heads", "num_kv_heads", "head_dim", "qkv_bias", "out_bias", "qk_norm")
@@ -80,6 +81,8 @@ def to_dict(model: ModelSpec) -> dict[str, object]:
         data["final_norm"] = False
     if model.position_offset:
         data["position_offset"] = model.position_offset
+    if model.num_prediction_layers:
+        data["num_prediction_layers"] = model.num_prediction_layers
     return data
 
 
@@ -121,6 +124,7 @@ def from_dict(data: Mapping[str, object], *, where: str = "model") -> ModelSpec:
         embedding_norm=values.boolean("embedding_norm", default=False),
         final_norm=values.boolean("final_norm", default=True),
         position_offset=values.optional_integer("position_offset", limits.MAX_POSITIONS, low=0) or 0,
+        num_prediction_layers=values.optional_integer("num_prediction_layers", len(idxs) - 1, low=0) or 0,
     )
 
 

@@ -6,7 +6,7 @@ Everything is frozen and hashable; :mod:`tangram.model.hf` and the presets build
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 
@@ -172,7 +172,7 @@ class ModelSpec:
         family: Hugging Face ``model_type``.
         hidden_size: Width of the residual stream.
         vocab_size: Rows of the token embedding, before padding.
-        layers: The transformer layers, first to last.
+        layers: The transformer layers, first to last, those for prediction behind the others.
         norm: Kind of the final norm.
         position: Rotary, learned or ALiBi.
         max_positions: Positions that there are when ``position`` is learned; else the longest sequence the
@@ -184,6 +184,10 @@ class ModelSpec:
         embedding_norm: Whether the embedding has a norm behind it, of the kind of the final norm.
         final_norm: Whether there is a final norm.
         position_offset: Rows of the position table in front of the first position.
+        num_prediction_layers: How many of the last layers predict tokens further ahead (multi-token
+            prediction, DeepSeek-V3, arXiv 2412.19437, section 2.2). Each has a projection of what the layer
+            before gives and of the embedding of a later token, both normalised, a final norm, and a pass
+            through the head; embedding and head are the model's. They run where the head does.
     """
 
     name: str
@@ -200,11 +204,24 @@ class ModelSpec:
     embedding_norm: bool = False
     final_norm: bool = True
     position_offset: int = 0
+    num_prediction_layers: int = 0
 
     @property
     def num_layers(self) -> int:
-        """Number of transformer layers."""
-        return len(self.layers)
+        """Number of transformer layers, without those for prediction."""
+        return len(self.layers) - self.num_prediction_layers
+
+    @property
+    def main(self) -> ModelSpec:
+        """The model without layers for prediction: what is left of it after training."""
+        if not self.num_prediction_layers:
+            return self
+        return replace(self, layers=self.layers[: self.num_layers], num_prediction_layers=0)
+
+    @property
+    def shares_embedding(self) -> bool:
+        """Whether the embedding's matrix is needed where the head is, too."""
+        return self.tied_embeddings or self.num_prediction_layers > 0
 
     @property
     def embedding_width(self) -> int:

@@ -133,7 +133,7 @@ def _mixture_faults(request: Request, stage: StageChoice) -> list[str]:
         faults.append("its atoms differ in what is offloaded")
     atoms = request.atoms[stage.start : stage.stop]
     both_ends = any(atom.is_embedding for atom in atoms) and any(atom.is_head for atom in atoms)
-    if request.model.tied_embeddings and both_ends and configs[0] != configs[-1]:
+    if request.model.shares_embedding and both_ends and configs[0] != configs[-1]:
         faults.append("embedding and head share a matrix, but not their configuration")
     return faults
 

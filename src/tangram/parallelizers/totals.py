@@ -111,7 +111,7 @@ def stage_totals(
     embedding = np.array([atom.is_embedding for atom in distinct], dtype=np.bool_)
     head = np.array([atom.is_head for atom in distinct], dtype=np.bool_)
     both_ends = contents.holds(embedding) & contents.holds(head)
-    tied = (both_ends & model.tied_embeddings).astype(np.float64)[:, None]
+    tied = (both_ends & model.shares_embedding).astype(np.float64)[:, None]
     workspace = _largest(counts, costs.workspace_bytes)
     states = _sum(counts, costs.state_bytes) - tied * costs.tied_bytes
     # The upper estimate must fit: model states as they are, the best estimate of all else times the ratio.

@@ -99,12 +99,14 @@ def _tied(facts: Facts) -> Violations:
     groups = [
         (idx, group) for idx, group in enumerate(facts.doc.tied_weight_groups) if group.name == "embedding"
     ]
-    needed = facts.doc.model.tied_embeddings and len(holders) > 1
-    if groups and not facts.doc.model.tied_embeddings:
+    section = facts.doc.model
+    shares = section.tied_embeddings or section.num_prediction_layers > 0
+    needed = shares and len(holders) > 1
+    if groups and not shares:
         yield Violation(
             "tied-group-unneeded",
             f"tied_weight_groups[{groups[0][0]}]",
-            "the model's embeddings are not tied, so there is nothing to sum",
+            "head and embedding of the model share no matrix, so there is nothing to sum",
         )
         return
     if needed and not groups:
@@ -112,7 +114,7 @@ def _tied(facts: Facts) -> Violations:
         yield Violation(
             "tied-group-missing",
             "tied_weight_groups",
-            f"embeddings are tied; stages {names} must sum their gradients",
+            f"embedding and head share a matrix; stages {names} must sum its gradients",
         )
     if len(groups) > 1:
         yield Violation(

@@ -158,7 +158,7 @@ def _layer_configs(facts: Facts, item: StageFacts) -> Violations:
             f"is {getattr(first, differs[0])}; the stage's own field, which is that of its first run, is "
             f"{getattr(item.stage, differs[0])}",
         )
-    tied = facts.model is not None and facts.model.tied_embeddings
+    tied = facts.model is not None and facts.model.shares_embedding
     if tied and item.stage.has_embedding and item.stage.has_head:
         last = runs[-1].model_copy(update={"atoms": first.atoms})
         if last != first:

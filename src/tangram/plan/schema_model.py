@@ -110,8 +110,8 @@ class ModelSection(Section):
         family: Hugging Face ``model_type``.
         source: Where the numbers come from.
         fingerprint: Equal for models of equal content, whatever their name and source.
-        num_params: Parameters, without vocabulary padding.
-        num_active_params: Parameters that one token uses.
+        num_params: Parameters, without vocabulary padding and layers for prediction.
+        num_active_params: Those of them that one token uses.
         hidden_size: Width of the residual stream.
         vocab_size: Rows of the token embedding, before padding.
         padded_vocab_size: Rows of embedding and head as they are allocated, the same on all stages.
@@ -128,6 +128,8 @@ class ModelSection(Section):
         embedding_norm: Whether the embedding has a norm behind it, of the kind of the final norm.
         final_norm: Whether there is a final norm.
         position_offset: Rows of the position table in front of the first position.
+        num_prediction_layers: How many of the last layers predict tokens further ahead; they run with the
+            head, each behind a projection of the layer before and of a later token's embedding.
     """
 
     name: str
@@ -150,12 +152,12 @@ class ModelSection(Section):
     embedding_norm: bool = False
     final_norm: bool = True
     position_offset: Count = 0
+    num_prediction_layers: Count = 0
 
     @model_serializer(mode="wrap")
     def _without_what_it_has_not(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leaves out what few models have: others are written as they were before there was any."""
-        usual = {"embedding_size": None, "embedding_norm": False, "final_norm": True, "position_offset": 0}
-        return {key: value for key, value in serialize(self).items() if usual.get(key, ...) != value}
+        return {key: value for key, value in serialize(self).items() if _USUAL.get(key, ...) != value}
 
     @staticmethod
     def of(
@@ -190,5 +192,12 @@ class ModelSection(Section):
         return serial.from_dict(data)
 
 
+_USUAL: dict[str, object] = {
+    "embedding_size": None,
+    "embedding_norm": False,
+    "final_norm": True,
+    "position_offset": 0,
+    "num_prediction_layers": 0,
+}
 _RARE = {"post_norm", "parallel"}
 _NOT_IN_SPEC = {"fingerprint", "num_params", "num_active_params", "padded_vocab_size", "hyperparameters"}

@@ -155,7 +155,7 @@ def prediction(placed: PlacedPipeline, timeline: Timeline) -> Prediction:
 def tied_groups(model: ModelSpec, stages: Sequence[StageSection]) -> list[TiedGroup]:
     """Returns the groups of stages that hold copies of the embedding."""
     holders = [s for s in stages if s.has_embedding or s.has_head]
-    if not model.tied_embeddings or len(holders) < 2:
+    if not model.shares_embedding or len(holders) < 2:
         return []
     ranks = sorted(slot.rank for stage in holders for slot in stage.ranks)
     return [TiedGroup(name="embedding", stages=[s.index for s in holders], ranks=ranks)]

@@ -43,7 +43,7 @@ def tied_bytes(model: ModelSpec, job: Job) -> int:
     """Returns the bytes of the gradient of an embedding that the head shares; 0 when it has its own
     matrix.
     """
-    if not model.tied_embeddings:
+    if not model.shares_embedding:
         return 0
     return model.vocab_size * model.embedding_width * job.optimizer.gradient_bytes
 

@@ -392,7 +392,7 @@ class Search:
     def _stated(self, size: MicroBatch, tables: TableSet) -> Problem:
         """States the composition problem of one micro-batch size."""
         expected, at_best = self._links.edges(size.cuts)
-        tied = self._links.tied_ns if self.model.tied_embeddings else None
+        tied = self._links.tied_ns if self.model.shares_embedding else None
         problem = Problem(
             num_atoms=len(self.atoms),
             capacity=self.space.capacity,

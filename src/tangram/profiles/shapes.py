@@ -195,7 +195,10 @@ def atom_shapes(model: ModelSpec, atom: Atom, seq_len: int) -> tuple[LayerShape,
         parts = tuple(p.part for p in atom.parts if p.layer_idx == idx)
         shapes += [layer_shape(model, model.layers[idx], seq_len, kind) for kind in _kinds(parts)]
     if atom.is_head:
-        shapes.append(head_shape(model, seq_len))
+        # A layer for prediction looks the embedding up and passes the head once more; its projection and
+        # norms move times by little.
+        shapes += [embedding_shape(model, seq_len)] * model.num_prediction_layers
+        shapes += [head_shape(model, seq_len)] * (1 + model.num_prediction_layers)
     return tuple(shapes)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from tangram.cluster.spec import GpuSpec
 from tangram.job import Precision
-from tangram.model.params import num_active_params, num_params
+from tangram.model.params import count_params, num_active_params, num_params
 from tangram.model.spec import AttentionSpec, FeedForwardSpec, LayerSpec, ModelSpec, MoeSpec
 from tangram.report.grid import Grid
 from tangram.report.page import Page
@@ -54,7 +54,11 @@ def add_model(page: Page, model: ModelSpec) -> None:
     ]
     if model.embedding_size is not None:
         rows.append(("embedding", f"{model.embedding_size} wide, projected to and from the hidden size"))
-    rows += _layer_rows(model.layers)
+    rows += _layer_rows(model.main.layers)
+    if model.num_prediction_layers:
+        more, last = count_params(model).total - total, _layer(model.layers[-1])
+        what = f"{more:,} parameters more, to predict further tokens in training; {last}"
+        rows.append((f"{model.num_prediction_layers} more", what))
     rows += [("source", model.source)] if model.source else []
     page.facts(rows)
 

@@ -35,7 +35,9 @@ def _model_sentence(doc: PlanDocument) -> str:
     active = model.num_active_params
     params = f"{big(model.num_params)} parameters"
     params += f" ({big(active)} active per token)" if active != model.num_params else ""
-    return f"{params}, {counted(len(model.layers), 'layer')}, hidden size {model.hidden_size}"
+    ahead = model.num_prediction_layers
+    layers = counted(len(model.layers) - ahead, "layer") + (f" and {ahead} for prediction" if ahead else "")
+    return f"{params}, {layers}, hidden size {model.hidden_size}"
 
 
 def _job_sentence(doc: PlanDocument) -> str:

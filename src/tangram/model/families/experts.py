@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tangram.errors import InputError
 from tangram.model import fields as limits
 from tangram.model.families.common import (
@@ -53,6 +55,7 @@ DEEPSEEK_KEYS = (
     "moe_intermediate_size",
     "first_k_dense_replace",
     "moe_layer_freq",
+    "num_nextn_predict_layers",
 )
 
 
@@ -94,7 +97,7 @@ def read_qwen3_moe(values: Fields, identity: Identity) -> ModelSpec:
 
 def read_deepseek(values: Fields, identity: Identity) -> ModelSpec:
     """DeepseekV3Config (and V2's): latent attention, ``first_k_dense_replace`` dense layers in front, shared
-    experts as one block.
+    experts as one block, and ``num_nextn_predict_layers`` behind the others that predict further tokens.
 
     ``num_key_value_heads`` and ``head_dim`` are not read: keys and values are those of the latent vectors.
     """
@@ -102,7 +105,8 @@ def read_deepseek(values: Fields, identity: Identity) -> ModelSpec:
     count = num_layers(values)
     start = values.integer("first_k_dense_replace", limits.MAX_LAYERS, low=0)
     every = values.optional_integer("moe_layer_freq", limits.MAX_LAYERS) or 1
-    is_moe = [idx >= start and idx % every == 0 for idx in range(count)]
+    ahead = values.optional_integer("num_nextn_predict_layers", limits.MAX_LAYERS, low=0) or 0
+    is_moe = [idx >= start and idx % every == 0 for idx in range(count + ahead)]
     attention = _latent_attention(values)
     kinds: dict[bool, LayerSpec] = {}
     if any(is_moe):
@@ -110,7 +114,8 @@ def read_deepseek(values: Fields, identity: Identity) -> ModelSpec:
     if not all(is_moe):
         kinds[False] = LayerSpec(attention, gated_block(values), NormKind.RMSNORM)
     layers = [kinds[moe_here] for moe_here in is_moe]
-    return rotary_model(values, identity, layers, Ends(max_positions=4096))
+    model = rotary_model(values, identity, layers, Ends(max_positions=4096))
+    return replace(model, num_prediction_layers=ahead)
 
 
 def _latent_attention(values: Fields) -> AttentionSpec:

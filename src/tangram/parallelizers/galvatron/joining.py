@@ -42,7 +42,7 @@ def stage_of(
         own, other = joined[near], joined[far]
         if own is not other and _bare(own, blind[near], idle[near]) == _bare(other, blind[near], idle[near]):
             joined[near] = other
-    if atoms[0].is_embedding and atoms[-1].is_head and book.model.tied_embeddings:
+    if atoms[0].is_embedding and atoms[-1].is_head and book.model.shares_embedding:
         joined[-1] = joined[0]
     mixed = tuple(joined) if len(set(joined)) > 1 else ()
     return StageChoice(start, stop, portion, joined[0], recomputed, mixed)

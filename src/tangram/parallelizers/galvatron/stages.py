@@ -212,7 +212,7 @@ class PortionStages:
         distinct = contents.distinct(atoms)
         head = next((idx for idx, atom in enumerate(distinct) if atom.is_head), None)
         ends = np.array([atom.is_embedding or atom.is_head for atom in distinct])
-        tied = ends & self.book.model.tied_embeddings
+        tied = ends & self.book.model.shares_embedding
         both = (contents.counts[:, tied] > 0).sum(axis=1) == 2
         sequence = tuple(contents.class_of.tolist())
         return Ends(sequence, first_alike(sequence, head), head, tied, both)

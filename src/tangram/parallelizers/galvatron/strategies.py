@@ -108,7 +108,7 @@ def strategies_of(
         tied_bytes=costs.tied_bytes[config] / ratio,
         exchange_s=_exchanges(book, portion, contents, layouts),
     )
-    _drop_useless(found, book.model.tied_embeddings & ~totals.recomputable)
+    _drop_useless(found, book.model.shares_embedding & ~totals.recomputable)
     return found
 
 
