@@ -22,7 +22,7 @@ from tangram.job import Job
 from tangram.model.atoms import cut_atoms
 from tangram.model.spec import ModelSpec
 from tangram.parallelizers.protocols import ClusterPlanner, ClusterRequest, SlicePlanner
-from tangram.parallelizers.registry import get_parallelizer, parallelizer_names
+from tangram.parallelizers.registry import AUTO, get_parallelizer, parallelizer_names
 from tangram.planner.options import PlanOptions
 from tangram.planner.planner import plan
 from tangram.profiles.measured import MeasuredLayers
@@ -30,8 +30,8 @@ from tangram.profiles.measured import MeasuredLayers
 WHERE = "--planners"
 
 DEFAULT_PLANNERS = (
-    *("exact", "uniform", "aceso", "alpa"),
-    *("uniform-alone", "aceso-alone", "alpa-alone"),
+    *(AUTO, "exact", "uniform", "aceso", "alpa", "galvatron"),
+    *("uniform-alone", "aceso-alone", "alpa-alone", "galvatron-alone"),
     *("megatron", "metis", "sailor"),
 )
 """The planners that are built in, each in its repaired form."""
@@ -62,7 +62,7 @@ def planner_names() -> list[str]:
     """Returns the names of all planners: parallelizers inside Tangram, these alone, and planners of whole
     clusters.
     """
-    inside, alone, whole = [], [], []
+    inside, alone, whole = [AUTO], [], []
     for name in parallelizer_names():
         try:
             planner = get_parallelizer(name)
@@ -111,6 +111,8 @@ def compare(question: Question, names: Sequence[str]) -> ComparisonDocument:
 
 def _planner(name: str) -> ClusterPlanner | None:
     """Returns the planner of whole clusters of that name, or None for a parallelizer inside Tangram."""
+    if name == AUTO:
+        return None
     base = name.removesuffix(SLOWEST_FIRST).removesuffix(ALONE)
     if base not in parallelizer_names():
         raise UnknownNameError("planner", name, planner_names(), where=WHERE)

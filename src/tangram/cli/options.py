@@ -234,8 +234,9 @@ class ParallelizerOptions:
         _option(
             "--parallelizer",
             metavar="NAME",
-            text="Who plans stages: exact, uniform, aceso, galvatron, alpa, or an installed one; repeat it "
-            "or use commas (default: exact).",
+            text="Who plans stages: exact, uniform, aceso, galvatron, alpa, an installed one, or auto, which "
+            "is exact and, where that may help, degrees per layer (seconds more); repeat it or use commas "
+            "(default: exact).",
         ),
     ] = None
 

@@ -14,6 +14,9 @@ from tangram.parallelizers.protocols import ClusterPlanner, SlicePlanner, StageT
 
 GROUP = "tangram.parallelizers"
 
+AUTO = "auto"
+"""No parallelizer but a choice of them, which the planner makes: ``exact``, and whoever has what it lacks."""
+
 Parallelizer = SlicePlanner | StageTable | ClusterPlanner
 
 _BUILT_IN = {
@@ -47,7 +50,7 @@ def get_parallelizer(name: str) -> Parallelizer:
         return built_in
     registered = _registered()
     if name not in registered:
-        raise UnknownNameError("parallelizer", name, [*_BUILT_IN, *registered], where="--parallelizer")
+        raise UnknownNameError("parallelizer", name, [AUTO, *_BUILT_IN, *registered], where="--parallelizer")
     return _load(registered[name])
 
 

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 from tangram.plan.schema import BoundSection, BoundStep
+from tangram.planner.beyond import Beyond
 from tangram.planner.search import Found, Search
 from tangram.simulate.formulas import lower_bound_ns
 from tangram.simulate.pipeline import SimPipeline
 from tangram.units import NS_PER_S
 
 
-def bound_section(search: Search, found: Found) -> BoundSection:
-    """Returns the bound section for the plan that a search found."""
+def bound_section(search: Search, found: Found, beyond: Beyond | None = None) -> BoundSection:
+    """Returns the bound section for the plan that a search found.
+
+    Args:
+        search: Run.
+        found: The plan.
+        beyond: What was asked beyond the search's own space, which the bound then covers too.
+    """
     bound_ns = min(search.lower_bound_ns(), found.iteration_ns)
     proven = search.is_proven(found)
+    if beyond is not None:
+        bound_ns = min(bound_ns, beyond.lowest_ns)
+        proven = proven and beyond.lowest_ns >= found.iteration_ns
     if proven:
         bound_ns = found.iteration_ns
     return BoundSection(
@@ -20,7 +30,7 @@ def bound_section(search: Search, found: Found) -> BoundSection:
         gap_frac=found.iteration_ns / bound_ns - 1,
         proven_optimal=proven,
         staircase=_staircase(found),
-        scope=_scope(search),
+        scope=_scope(search, beyond),
     )
 
 
@@ -78,8 +88,9 @@ def _own_bound_ns(pipeline: SimPipeline, steps: list[int], one_way: list[int], r
     )
 
 
-def _scope(search: Search) -> str:
+def _scope(search: Search, beyond: Beyond | None) -> str:
     names = " and ".join(search.options.parallelizers)
+    names += "" if beyond is None else ", and with degrees per layer"
     extra = f"; {'; '.join(search.space.notes)}" if search.space.notes else ""
     return (
         f"one 1F1B pipeline whose stages take part of a node or whole nodes of one island each, cut between "

@@ -122,6 +122,19 @@ class Composer:
                     self._simulate(problem_idx, problem, chain)
         self.num_labels += prober.num_labels
 
+    def least_ns(self, problem: Problem) -> int:
+        """Returns a lower bound of any plan of a problem, at most the cut-off; nothing is simulated."""
+        if not len(problem.pieces):
+            return self.cutoff_ns
+        prober, cutoff_ns = Prober(problem, self.effort), self.cutoff_ns
+        prober.is_hard(cutoff_ns)
+        bound = prober.search(Objective.LOWER_BOUND, cutoff_ns)
+        lowest = bound.chains[0].value_ns if bound.chains else cutoff_ns
+        if not bound.exhausted:
+            lowest = max(min(prober.promise(cutoff_ns)[0], cutoff_ns), prober.merged_bound_ns(cutoff_ns))
+        self.num_labels += prober.num_labels
+        return lowest
+
     def promise_ns(self, problem: Problem) -> int:
         """Returns about how long a plan of a problem takes at best, by the relaxed programme alone."""
         if not len(problem.pieces):

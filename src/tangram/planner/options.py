@@ -29,7 +29,8 @@ class PlanOptions:
     """How to search.
 
     Attributes:
-        parallelizers: Names; every pair is put to each, and the best answer counts.
+        parallelizers: Names; every pair is put to each, and the best answer counts. ``auto`` is ``exact``
+            and, where bounds leave room for that, stages whose layers differ.
         granularity: Size of an atom.
         tolerances: Of islands.
         pruning: See :class:`Pruning`.

@@ -5,14 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tangram.cluster.islands import build_islands
 from tangram.cluster.spec import Assumption, Cluster
 from tangram.job import Job
 from tangram.model.atoms import cut_atoms
 from tangram.model.spec import ModelSpec
+from tangram.parallelizers.registry import AUTO
 from tangram.plan.schema import PlanDocument, SearchSection
 from tangram.planner.answer import SecondOpinion, best_answer
+from tangram.planner.beyond import FIRST, Beyond, with_layer_degrees
 from tangram.planner.bounds import bound_section
 from tangram.planner.comparisons import comparisons
 from tangram.planner.document import place_pipeline, plan_document, stated_tolerances
@@ -66,13 +69,17 @@ def plan(
         check_pins(model, job, space)
     with clock.phase("measured_s"):
         job = with_measured(job, measured, model, atoms, space.islands)
-    search = Search(model, atoms, cluster, job, space, options, progress)
+    search = Search(model, atoms, cluster, job, space, _resolved(options), progress)
     answer = best_answer(search, clock.phase)
     if answer is None:
         raise infeasible(search)
-    found = answer.found
+    found, beyond = answer.found, None
+    if AUTO in options.parallelizers:
+        with clock.phase("beyond_s"):
+            beyond = with_layer_degrees(search, found)
+        found = beyond.found
     with clock.phase("explain_s"):
-        bound = bound_section(search, found)
+        bound = bound_section(search, found, beyond)
         idle = idle_sections(search, found)
         compared = comparisons(search, found, answer.alone)
     with clock.phase("document_s"):
@@ -86,12 +93,22 @@ def plan(
             granularity=str(options.granularity),
             tolerances=stated_tolerances(options.tolerances),
             precision_reason=precision_reason,
-            assumptions=[*cluster.assumptions, *assumptions, *_notes(search, measured, answer.second)],
+            assumptions=[
+                *cluster.assumptions,
+                *assumptions,
+                *_notes(search, measured, answer.second, beyond),
+            ],
             bound=bound,
             idle=idle,
             comparisons=compared,
-            search=_search_section(search),
+            search=_search_section(search, options, beyond),
         )
+
+
+def _resolved(options: PlanOptions) -> PlanOptions:
+    """``auto`` begins with ``exact``, beside whoever else is named."""
+    names = [FIRST if name == AUTO else name for name in options.parallelizers]
+    return replace(options, parallelizers=tuple(dict.fromkeys(names)))
 
 
 class _Clock:
@@ -109,20 +126,29 @@ class _Clock:
             self._stats[name] = time.perf_counter() - began
 
 
-def _notes(search: Search, measured: MeasuredLayers | None, second: SecondOpinion | None) -> list[Assumption]:
+def _notes(
+    search: Search,
+    measured: MeasuredLayers | None,
+    second: SecondOpinion | None,
+    beyond: Beyond | None,
+) -> list[Assumption]:
     coarse = [
         Assumption(note, "to keep the search small; smaller stages there were not tried")
         for note in search.space.notes
     ]
     basis = [*unmeasured_notes(measured, search.job, search.space.islands), *transfer_notes(search.job)]
     rejected = [Assumption(text, "its answers were not used") for text in search.rejections]
-    return basis + coarse + rejected + ([] if second is None else [second.note()])
+    opinions = [opinion.note() for opinion in (second, beyond) if opinion is not None]
+    return basis + coarse + rejected + opinions
 
 
-def _search_section(search: Search) -> SearchSection:
+def _search_section(search: Search, options: PlanOptions, beyond: Beyond | None) -> SearchSection:
+    counts = {name: int(number) for name, number in search.counts.items()}
+    if beyond is not None:
+        counts["layerwise_queries"] = beyond.num_queries
     return SearchSection(
-        parallelizers=list(search.options.parallelizers),
+        parallelizers=list(options.parallelizers),
         pruning=search.options.pruning.value,
         micro_batches_considered=sorted(search.considered),
-        counts={name: int(search.counts[name]) for name in sorted(search.counts)},
+        counts={name: counts[name] for name in sorted(counts)},
     )

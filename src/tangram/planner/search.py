@@ -14,7 +14,7 @@ from tangram.errors import InputError
 from tangram.job import Job
 from tangram.model.atoms import Atom
 from tangram.model.spec import ModelSpec
-from tangram.parallelizers.protocols import StageChoice
+from tangram.parallelizers.protocols import StageChoice, StageTable
 from tangram.planner.candidates import Candidate
 from tangram.planner.compose import Composer
 from tangram.planner.edges import Boundaries, boundaries, placed_edge, tied_bytes
@@ -28,7 +28,7 @@ from tangram.planner.problem import FAR_NS, Chain, Problem, StageTimes, with_tai
 from tangram.planner.queries import SliceQueries
 from tangram.planner.reference import Reference, reference
 from tangram.planner.space import SearchSpace
-from tangram.planner.tables import TableBuilder, TableSet
+from tangram.planner.tables import OnlyPairs, Pairs, TableBuilder, TableSet
 from tangram.planner.traffic import EdgeBook, Traffic
 from tangram.simulate.engine import simulate
 from tangram.simulate.fast import iteration_ns
@@ -84,6 +84,19 @@ class Found:
     iteration_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class Relaxed:
+    """What bounds of stages say of a micro-batch size.
+
+    Attributes:
+        lowest_ns: No plan of it takes less; at most the time to beat.
+        pairs: Slices on portions that a plan below that may contain.
+    """
+
+    lowest_ns: int
+    pairs: Pairs
+
+
 @dataclass(slots=True)
 class Search:
     """One search over one space.
@@ -93,6 +106,8 @@ class Search:
         progress: Called with one line at a time; None is silent.
         incumbent_ns: A time that a plan has to beat to be of interest; None takes any plan.
         only_sizes: Micro-batch sizes to look at; None for all of the job's.
+        only_pairs: Per name of a parallelizer that is asked about some pairs only, and micro-batch size,
+            these pairs.
         counts: Pairs, what each rule removed, queries, options, labels, finalists.
         rejections: Parallelizers that misbehaved, in words.
         considered: Micro-batch sizes whose tables were made.
@@ -108,6 +123,7 @@ class Search:
     progress: Callable[[str], None] | None = None
     incumbent_ns: int | None = None
     only_sizes: frozenset[int] | None = None
+    only_pairs: OnlyPairs = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
     rejections: list[str] = field(default_factory=list)
     considered: list[int] = field(default_factory=list)
@@ -154,12 +170,39 @@ class Search:
             if everything or (not composer.proven[idx] and composer.lower_bounds_ns[idx] < found.iteration_ns)
         )
 
-    def _run(self, *, listing: bool) -> Found | None:
+    def relaxed(self, table: StageTable) -> dict[int, Relaxed]:
+        """Returns what bounds of stages say of every micro-batch size; nothing is searched.
+
+        Args:
+            table: Whose options are no slower than any stage that is of interest.
+        """
         self._sizes = self._ordered_sizes()
-        if self.options.pruning is not Pruning.NONE and not self._sizes[0].reference.holds_states():
-            return None
-        queries = SliceQueries(self.options.workers)
-        builder = TableBuilder(
+        queries = SliceQueries(1)
+        builder = self._builder(queries)
+        found = {}
+        for size in self._sizes:
+            if size.bound_ns >= self.composer.cutoff_ns:
+                continue
+            max_time_s = self._max_time_s(size)
+            rules = self._rules(size, Pruning.SAFE, max_time_s)
+            tables = builder.build(size.size, rules, self._max_in_flight(size), max_time_s, [table])
+            lowest_ns = self.composer.least_ns(self._stated(size, tables))
+            found[size.size] = Relaxed(lowest_ns, self._pairs(tables))
+        return found
+
+    def _pairs(self, tables: TableSet) -> Pairs:
+        """The pairs that a table has pieces for."""
+        pairs: set[tuple[int, int, int]] = set()
+        for source in tables.sources:
+            assert source.request is not None
+            assert source.table is not None
+            idx = self.space.portions.index(source.request.portion)
+            slices = zip(source.table.start.tolist(), source.table.stop.tolist(), strict=True)
+            pairs.update((idx, start, stop) for start, stop in slices)
+        return frozenset(pairs)
+
+    def _builder(self, queries: SliceQueries) -> TableBuilder:
+        return TableBuilder(
             self.model,
             self.atoms,
             self.cluster,
@@ -168,7 +211,21 @@ class Search:
             self.options.parallelizers,
             queries,
             self._inner_edge,
+            self.only_pairs,
         )
+
+    def _max_time_s(self, size: MicroBatch) -> float:
+        """How long a stage may take at most for a plan to be of interest."""
+        if self.composer.cutoff_ns >= FAR_NS:
+            return float("inf")
+        return self.composer.reach_ns / max(size.num_micro_batches - 1, 1) / NS_PER_S
+
+    def _run(self, *, listing: bool) -> Found | None:
+        self._sizes = self._ordered_sizes()
+        if self.options.pruning is not Pruning.NONE and not self._sizes[0].reference.holds_states():
+            return None
+        queries = SliceQueries(self.options.workers)
+        builder = self._builder(queries)
         try:
             if not listing:
                 self._scout(builder)
@@ -350,9 +407,7 @@ class Search:
             if pruning is not Pruning.NONE:
                 self.counts["micro_batches_pruned"] += 1
                 return
-        max_time_s = float("inf")
-        if composer.cutoff_ns < FAR_NS:
-            max_time_s = composer.reach_ns / max(size.num_micro_batches - 1, 1) / NS_PER_S
+        max_time_s = self._max_time_s(size)
         self.considered.append(size.size)
         if pruning is not Pruning.NONE:
             self._search_size(idx, size, self._tables(size, builder, max_time_s, pruning))

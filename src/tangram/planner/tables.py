@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -27,7 +27,8 @@ from tangram.parallelizers.protocols import (
     StageTable,
     TableRequest,
 )
-from tangram.parallelizers.registry import get_parallelizer
+from tangram.parallelizers.registry import Parallelizer, get_parallelizer
+from tangram.parallelizers.relaxed import RelaxedTable
 from tangram.planner.pairs import PairRules
 from tangram.planner.problem import Pieces, StageTimes, piece_stages, run_piece, single_stage_pieces
 from tangram.planner.queries import SliceAnswer, SliceQueries
@@ -35,8 +36,14 @@ from tangram.planner.space import SearchSpace
 from tangram.simulate.pipeline import SimEdge
 from tangram.units import NS_PER_S
 
-NATIVE_TABLES = frozenset({"exact"})
+NATIVE_TABLES = frozenset({"exact", RelaxedTable.name})
 """Stage tables whose options are costed by ``tangram.cost`` already and need no second look."""
+
+
+Pairs = frozenset[tuple[int, int, int]]
+"""Slices on portions: ``(index of the portion, start, stop)``."""
+
+OnlyPairs = Mapping[str, Mapping[int, Pairs]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,6 +135,7 @@ class TableBuilder:
         queries: Executes slice queries, in this process or in others.
         inner_edge: Edge between two stages of one slice plan: ``(stage in front, stage behind, micro-batch)
             -> edge``.
+        only: Per name of a parallelizer that is asked about some pairs only, and micro-batch: the pairs.
     """
 
     model: ModelSpec
@@ -138,10 +146,18 @@ class TableBuilder:
     parallelizers: tuple[str, ...]
     queries: SliceQueries
     inner_edge: Callable[[StageChoice, StageChoice, int], SimEdge]
+    only: OnlyPairs = field(default_factory=dict)
     _runs: list[tuple[StageTimes, ...]] = field(default_factory=list)
 
-    def build(self, micro_batch: int, rules: PairRules, max_in_flight: int, max_time_s: float) -> TableSet:
-        """Asks every parallelizer about every portion.
+    def build(
+        self,
+        micro_batch: int,
+        rules: PairRules,
+        max_in_flight: int,
+        max_time_s: float,
+        asked: Sequence[Parallelizer] = (),
+    ) -> TableSet:
+        """Asks every parallelizer about every portion; by default those of ``parallelizers``.
 
         Raises:
             InputError: One of them plans whole clusters only.
@@ -152,8 +168,8 @@ class TableBuilder:
         sources: list[PieceSource] = []
         self._runs = []
         first = 0
-        for name in self.parallelizers:
-            planner = get_parallelizer(name)
+        for planner in asked or [get_parallelizer(name) for name in self.parallelizers]:
+            name, only = planner.name, self.only.get(planner.name)
             if isinstance(planner, ClusterPlanner):
                 raise InputError(
                     f"{name!r} plans whole clusters by itself, not parts of them",
@@ -162,6 +178,8 @@ class TableBuilder:
                 )
             for idx, portion in enumerate(self.space.portions):
                 slices = rules.slices(portion, self.space.portion_islands[idx], planner.capabilities, counts)
+                if only is not None:
+                    slices = [at for at in slices if (idx, *at) in only[micro_batch]]
                 if not slices:
                     continue
                 request = TableRequest(

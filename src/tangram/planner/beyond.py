@@ -1,0 +1,98 @@
+"""Beyond ``exact``: plans whose layers have degrees of their own within a stage, as ``auto`` looks for them.
+
+``exact`` gives all layers of a stage one configuration. ``galvatron`` does not, and takes a thousand times as
+long per stage. So it is asked only where it may help: bounds on stages whose layers differ
+(:mod:`tangram.parallelizers.relaxed`) go through the same composition as stages do, which leaves the
+micro-batch sizes, and the pairs of slice and portion, that a plan faster than the one in hand may contain.
+Where none is left the plan is the best of both spaces, to a thousandth.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tangram.cluster.spec import Assumption
+from tangram.parallelizers.relaxed import RelaxedTable
+from tangram.planner.search import Found, Search
+from tangram.units import NS_PER_S, format_duration
+
+WORTH_FRAC = 0.001
+"""What a micro-batch size must promise to be asked about: bounds and stages are rounded apart by less."""
+
+FIRST = "exact"
+LAYERWISE = "galvatron"
+
+
+@dataclass(frozen=True, slots=True)
+class Beyond:
+    """What was found beyond ``exact``.
+
+    Attributes:
+        found: The best plan that is known.
+        before_ns: The plan in hand before.
+        lowest_ns: No plan of either space takes less; at most ``before_ns``.
+        num_sizes: Micro-batch sizes that might hold a faster plan.
+        num_queries: Asked about them.
+    """
+
+    found: Found
+    before_ns: int
+    lowest_ns: int
+    num_sizes: int
+    num_queries: int
+
+    def note(self) -> Assumption:
+        """Says it in words."""
+        before = format_duration(self.before_ns / NS_PER_S)
+        least = format_duration(self.lowest_ns / NS_PER_S)
+        if not self.num_sizes:
+            return Assumption(
+                "degrees per layer would not help",
+                f"no stages whose layers differ make a plan possible that is faster than {before}",
+            )
+        after = format_duration(self.found.iteration_ns / NS_PER_S)
+        what = f"{LAYERWISE} was asked for stages whose layers differ"
+        if self.found.iteration_ns < self.before_ns:
+            return Assumption(what, f"they make {after} of {before}; the bound with them is {least}")
+        return Assumption(what, f"none makes {before} any shorter; the bound with them is {least}")
+
+
+def with_layer_degrees(search: Search, found: Found) -> Beyond:
+    """Looks for plans whose layers differ within a stage that are faster than the plan in hand.
+
+    Args:
+        search: Of ``exact``, run.
+        found: Its answer, or a better plan.
+    """
+    before_ns = found.iteration_ns
+    relaxed = _asked(search, before_ns).relaxed(RelaxedTable())
+    lowest_ns = min([before_ns, *(size.lowest_ns for size in relaxed.values())])
+    worth_ns = int(before_ns * (1 - WORTH_FRAC))
+    open_sizes = {size: known.pairs for size, known in relaxed.items() if known.lowest_ns < worth_ns}
+    if not open_sizes:
+        return Beyond(found, before_ns, lowest_ns, 0, 0)
+    if search.progress is not None:
+        search.progress(f"asking {LAYERWISE} for stages whose layers differ")
+    again = _asked(search, before_ns)
+    again.options = replace(again.options, parallelizers=(FIRST, LAYERWISE))
+    again.only_sizes = frozenset(open_sizes)
+    again.only_pairs = {LAYERWISE: open_sizes}
+    better = again.run()
+    search.rejections += again.rejections
+    if better is not None and better.iteration_ns < before_ns:
+        found = search.adopt(better)
+    return Beyond(found, before_ns, lowest_ns, len(open_sizes), again.counts["queries"])
+
+
+def _asked(search: Search, incumbent_ns: int) -> Search:
+    """The same question, with a time to beat."""
+    return Search(
+        search.model,
+        search.atoms,
+        search.cluster,
+        search.job,
+        search.space,
+        search.options,
+        search.progress,
+        incumbent_ns,
+    )
