@@ -103,6 +103,8 @@ def test_the_layer_for_prediction_of_deepseek_v3_by_its_checkpoint() -> None:
     """14B on Hugging Face, where embedding and head are written once more with it."""
     model = load_preset("deepseek-v3")
     assert (model.num_layers, model.num_prediction_layers) == (61, 1)
+    unique = count_params(model).total - num_params(model)
+    assert unique == pytest.approx(11.5e9, rel=0.01)  # README_WEIGHTS.md of the repository
     written = count_params(model).total + 2 * 129280 * 7168
     assert written - num_params(model) == pytest.approx(14e9, rel=0.05)
     # Elements at 16 and at 8 bit; scales and the routers' biases are at 32.

@@ -8,11 +8,13 @@ import json
 import pytest
 from hypothesis import given
 from model_strategies import models
+from samples import dense_plan, edited, operator_plan
 
 from tangram.errors import InputError
 from tangram.model.presets import load_preset, preset_names
 from tangram.model.serial import from_dict, to_dict
 from tangram.model.spec import ModelSpec
+from tangram.plan.check import check_plan
 from tangram.plan.schema_model import ModelSection
 
 RARE = {"embedding_size", "embedding_norm", "final_norm", "position_offset", "post_norm", "parallel"}
@@ -70,3 +72,30 @@ def test_rare_fields_are_read_strictly(key: str, value: object, expected: str) -
     with pytest.raises(InputError) as caught:
         from_dict(data, where="m")
     assert str(caught.value).startswith(f"m: {expected}")
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("model.num_prediction_layers", 99),
+        ("model.position_offset", 2**62),
+        ("model.embedding_size", 2**62),
+    ],
+)
+def test_a_plan_with_a_broken_model_is_reported(path: str, value: int) -> None:
+    # The fingerprint is given, so that nothing is derived from a model that there cannot be.
+    doc = edited(dense_plan(), {path: value, "model.fingerprint": "x"})
+    assert "model-invalid" in {violation.code for violation in check_plan(doc)}
+
+
+def test_a_rare_field_changes_the_fingerprint() -> None:
+    doc = dense_plan()
+    changed = edited(doc, {"model.embedding_norm": True, "model.fingerprint": doc.model.fingerprint})
+    assert "model-fingerprint" in {violation.code for violation in check_plan(changed)}
+
+
+def test_a_plan_that_cuts_between_blocks_side_by_side_is_reported() -> None:
+    doc = operator_plan()
+    kinds = range(len(doc.model.layer_kinds))
+    doc = edited(doc, {f"model.layer_kinds[{idx}].parallel": True for idx in kinds})
+    assert "granularity-invalid" in {violation.code for violation in check_plan(doc)}

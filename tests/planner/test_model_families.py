@@ -92,6 +92,18 @@ def test_heads_that_eight_ranks_cannot_share() -> None:
     assert error.hint == "legal: 1, 2, 4"
 
 
+def test_experts_are_spread_over_the_ranks_that_there_are() -> None:
+    """Experts are cut anew among the same ranks: tp 4 and ep 8 are no 32 GPUs."""
+    model, cluster = load_model("qwen3-30b-a3b"), load_cluster("1x8xA100-80GB-SXM")
+    doc = plan(model, cluster, Job(64, 2048, Precision.BF16, pins=Pins(tp=4, ep=8)))
+    (stage,) = doc.stages
+    assert (len(stage.ranks), stage.tp, stage.dp, stage.ep) == (8, 4, 2, 8)
+    assert check_plan(doc) == []
+    with pytest.raises(InputError, match="ep 3 does not divide 128 experts") as caught:
+        plan(model, cluster, Job(64, 2048, Precision.BF16, pins=Pins(ep=3)))
+    assert caught.value.hint == "legal: 1, 2, 4, 8, 16, 32, 64, 128"
+
+
 def test_learned_positions_end_where_the_offset_table_does() -> None:
     """OPT's table has 2,050 rows for 2,048 positions."""
     cluster = load_cluster("1x2xA100-40GB-SXM")
