@@ -31,7 +31,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tangram.cost.types import IntArray
+from tangram.cost.types import BoolArray, IntArray
 from tangram.planner.labels import Labels, joined, merged, undominated
 from tangram.planner.lattice import PrefixBound
 from tangram.planner.problem import FAR_NS, Chain, Edges, Pieces, Problem
@@ -218,7 +218,7 @@ class FrontierSearch:
         island, gpus = pieces.island[idx], pieces.gpus[idx]
         fits = labels.used[:, island] + gpus <= self.guide.lattice.capacity[island]
         if problem.num_stages is not None:
-            fits &= labels.num_stages[:, None] + pieces.num_stages[idx] <= problem.num_stages
+            fits &= self._room_for_stages(labels, idx, problem.num_stages)
         extras = 1 if first or self.merge else problem.max_extra_in_flight + 1
         for extra in range(extras):
             window = np.minimum(labels.window + 1 + extra, problem.num_micro_batches)
@@ -235,6 +235,19 @@ class FrontierSearch:
             if len(shared):
                 row, piece = row[shared], piece[shared]
                 self._emit(labels, row, piece, window[row], extra, buckets, together=True)
+
+    def _room_for_stages(self, labels: Labels, idx: IntArray, num_stages: int) -> BoolArray:
+        """Whether, in front of each piece, a pinned number of stages can still be made up.
+
+        Each of those left needs an atom, and as many GPUs as the smallest stage. Without this a beam fills up
+        with labels whose first stages are too large for sixteen of them to fit sixteen GPUs.
+        """
+        pieces, capacity = self.problem.pieces, self.guide.lattice.capacity
+        still = num_stages - labels.num_stages[:, None] - pieces.num_stages[idx]
+        free = (capacity.sum() - labels.used.sum(axis=1))[:, None] - pieces.gpus[idx]
+        smallest = (pieces.gpus // pieces.num_stages).min()
+        room: BoolArray = (still <= pieces.start[idx]) & (still * smallest <= free)
+        return room & (still >= np.minimum(pieces.start[idx], 1))
 
     def _coverable(
         self, labels: Labels, row: IntArray, piece: IntArray, window: IntArray
