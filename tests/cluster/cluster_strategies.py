@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from hypothesis import strategies as st
 
 from tangram.cluster import catalog, defaults
-from tangram.cluster.spec import Cluster, GpuSpec, Link, Node
+from tangram.cluster.spec import Bridge, Cluster, GpuSpec, Link, Node
 from tangram.cluster.tolerances import Tolerances
 from tangram.job import Precision
 
@@ -56,9 +56,19 @@ def cluster(nodes: Sequence[Node], links: Sequence[Link] = (), default: float = 
     return Cluster("test", tuple(nodes), default, 10e-6, tuple(links))
 
 
+def bridged(num_gpus: int, size: int | None, rate: float) -> Bridge | None:
+    """Returns a bridge over groups of so many GPUs; None without a size, or where they do not divide."""
+    if size is None or num_gpus <= size:
+        return None
+    groups = tuple(tuple(range(first, first + size)) for first in range(0, num_gpus, size))
+    return Bridge(groups, "nvlink", rate, 5e-6)
+
+
 @st.composite
 def clusters(draw: st.DrawFn) -> Cluster:
-    """Groups of nodes, some on shared hosts, with links between groups and between single nodes."""
+    """Groups of nodes, some on shared hosts, some with bridges or in domains, with links between groups and
+    between single nodes.
+    """
     nodes: list[Node] = []
     num_groups = draw(st.integers(1, 4))
     for group_idx in range(num_groups):
@@ -71,10 +81,16 @@ def clusters(draw: st.DrawFn) -> Cluster:
         nic = draw(st.sampled_from((50e9, 50e9, 12.5e9, 6.25e9)))
         unequal = sorted({n.group for n in nodes if n.gpu.name != part.name})
         share_with = draw(st.sampled_from([None, None, *unequal]))
+        bridge, domain = (
+            draw(st.sampled_from((None, None, 2, 4))),
+            draw(st.sampled_from((None, None, "x", "y"))),
+        )
+        rate = draw(st.sampled_from((400e9, 420e9, 600e9)))
         for idx in range(count):
             name = f"{group}-{idx}"
             host = f"{share_with}-{idx}" if share_with else name
-            nodes.append(node(name, part, num_gpus, nic, host, group))
+            made = node(name, part, num_gpus, nic, host, group)
+            nodes.append(dataclasses.replace(made, bridge=bridged(num_gpus, bridge, rate), domain=domain))
     nics = {n.host: n.nic_bandwidth_bytes_per_s for n in reversed(nodes)}
     nodes = [dataclasses.replace(n, nic_bandwidth_bytes_per_s=nics[n.host]) for n in nodes]
     ends = sorted({n.name for n in nodes} | {n.group for n in nodes})

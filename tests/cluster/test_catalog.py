@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tangram.cluster import catalog
-from tangram.cluster.catalog import gpu, gpu_link, load_catalog
+from tangram.cluster.catalog import domain_gpus, gpu, gpu_link, has_peer_access, host_path_frac, load_catalog
 from tangram.errors import InputError, UnknownNameError
 from tangram.job import Precision
 from tangram.units import GB, GIB
@@ -139,7 +139,18 @@ def test_rules_of_the_file_are_used_and_have_a_basis() -> None:
 
 def test_only_bridges_join_pairs() -> None:
     pairs = {p.name for p in load_catalog().values() if (link := gpu_link(p)) and not link.joins_all}
-    assert pairs == {"A40", "RTX-A6000", "RTX-3090", "H100-80GB-PCIe", "H100-NVL"}
+    boards = {"A100-40GB-PCIe", "A100-80GB-PCIe", "H100-80GB-PCIe", "H100-NVL"}
+    assert pairs == {"A40", "RTX-A6000", "RTX-3090", *boards}
+
+
+def test_geforce_cards_have_no_peer_access() -> None:
+    without = {part.name for part in load_catalog().values() if not has_peer_access(part)}
+    assert without == {"RTX-3090", "RTX-4090", "RTX-5090"}
+    assert 0 < host_path_frac() < 1
+
+
+def test_racks_are_domains() -> None:
+    assert {p.name: d for p in load_catalog().values() if (d := domain_gpus(p))} == {"GB200": 72, "GB300": 72}
 
 
 @pytest.mark.parametrize(

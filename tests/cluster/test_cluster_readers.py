@@ -57,13 +57,17 @@ def test_a_full_file_means_what_it_says() -> None:
     a, a1, v, rtx, ada = lab.nodes
     assert (a.intra_kind, a.intra_bandwidth_bytes_per_s) == ("nvlink", 300e9)
     assert (v.intra_bandwidth_bytes_per_s, v.intra_latency_s) == (100e9, 3e-6)
-    assert (rtx.intra_kind, rtx.intra_bandwidth_bytes_per_s) == ("pcie", 32e9)
+    assert (rtx.intra_kind, rtx.intra_bandwidth_bytes_per_s) == ("pcie-host", 25.6e9)
     assert [n.nic_bandwidth_bytes_per_s for n in lab.nodes] == [100e9, 100e9, 1.25e9, 3.125e9, 3.125e9]
     assert (lab.bandwidth_bytes_per_s(a, a1), lab.latency_s(a, a1)) == (100e9, 4e-6)
     assert (lab.bandwidth_bytes_per_s(a, v), lab.latency_s(a, v)) == (0.625e9, 7e-6)
     assert lab.bandwidth_bytes_per_s(a1, v) == 1.25e9
-    assert lab.bandwidth_bytes_per_s(rtx, ada) == 32e9
-    assert lab.assumptions == (Assumption("the links", "nobody measured them"),)
+    assert lab.bandwidth_bytes_per_s(rtx, ada) == 25.6e9
+    no_peers = "RTX-3090 has no peer access over PCIe; state a bandwidth if yours have it"
+    assert lab.assumptions == (
+        Assumption("the links", "nobody measured them"),
+        Assumption("pcie-host of 25.6 GB/s inside rtx", no_peers),
+    )
 
 
 def test_json_of_the_same_shape_is_the_same_cluster(tmp_path: Path) -> None:
@@ -86,14 +90,14 @@ def test_what_the_file_leaves_out_is_filled_in_and_noted() -> None:
     assert lab.name == "file"
     assert lab.default_bandwidth_bytes_per_s == 12.5e9
     assert {n.nic_bandwidth_bytes_per_s for n in lab.nodes} == {12.5e9}
-    # An NVLink bridge joins pairs of RTX-3090, so four of them talk over PCIe.
-    assert [n.intra_kind for n in lab.nodes] == ["nvlink", "nvlink", "pcie"]
+    # An NVLink bridge joins pairs of RTX-3090, so four of them talk over PCIe, and have no peer access there.
+    assert [n.intra_kind for n in lab.nodes] == ["nvlink", "nvlink", "pcie-host"]
     assert [a.what for a in lab.assumptions] == [
         "network of 100 Gbit/s",
         "network latency of 10 us",
         "NICs of a, r as fast as the network",
         "nvlink of 300 GB/s inside a",
-        "pcie of 32 GB/s inside r",
+        "pcie-host of 25.6 GB/s inside r",
     ]
 
 
@@ -148,12 +152,45 @@ REFUSED = [
     (with_node(count="65537"), "c.yaml:2: nodes[0].count", "out of range"),
     (with_node(gpu="A100-80GB"), "c.yaml:2: nodes[0].gpu", "A100-80GB-SXM or A100-80GB-PCIe"),
     (with_node(intra="infiniband"), "c.yaml:2: nodes[0].intra", "unknown link 'infiniband'"),
-    (with_node(intra="300"), "c.yaml:2: nodes[0].intra", "expected nvlink, xgmi, pcie or a bandwidth"),
+    (with_node(intra="300"), "c.yaml:2: nodes[0].intra", "expected nvlink, nvlink-pairs, xgmi"),
     (with_node(intra="300GB"), "c.yaml:2: nodes[0].intra", "no unit of bandwidth"),
     (with_node(intra="xgmi"), "c.yaml:2: nodes[0].intra", "legal: nvlink or pcie"),
     (with_node(gpu="T4", intra="nvlink"), "c.yaml:2: nodes[0].intra", "T4 has no nvlink"),
     (with_node(gpu="RTX-3090", intra="nvlink"), "c.yaml:2: nodes[0].intra", "joins pairs, not 8"),
     (with_node(intra="{latency: 3us}"), "c.yaml:2: nodes[0].intra", "'link' is missing"),
+    (with_node(gpu="", gpus="A100-80GB-SXM"), "c.yaml:2: nodes[0].gpus", "does not say how many"),
+    (with_node(gpu="", gpus="A100-80GB-SXM:0"), "c.yaml:2: nodes[0].gpus", "legal: 1 to 256"),
+    (with_node(gpu="", gpus="[]"), "c.yaml:2: nodes[0].gpus", "list of GPUs is empty"),
+    (with_node(gpu="", gpus="[T4:2, 'T4:2']"), "c.yaml:2: nodes[0].gpus[1]", "T4 is listed twice"),
+    (with_node(gpu="", gpus="[T4:2, L4:2]", host="h"), "c.yaml:2: nodes[0].host", "a host already"),
+    (with_node(intra="nvlink-pairs"), "c.yaml:2: nodes[0].intra", "joins all GPUs of a node"),
+    (with_node(gpu="A40", intra="xgmi-pairs"), "c.yaml:2: nodes[0].intra", "A40 has no xgmi"),
+    (with_node(gpu="A40", gpus="5", intra="nvlink-pairs"), "c.yaml:2: nodes[0].intra", "5 GPUs are no pairs"),
+    (with_node(gpu="A40", intra="{link: pcie, groups: [[0, 1]]}"), "c.yaml:2", "groups without a bridge"),
+    (
+        with_node(gpu="A40", gpus="4", intra="{link: pcie, bridge: nvlink, groups: [[0, 1], [1, 2]]}"),
+        "c.yaml:2: nodes[0].intra.groups",
+        "do not divide GPUs 0 to 3",
+    ),
+    (
+        with_node(gpu="A40", gpus="2", intra="{link: pcie, bridge: nvlink, groups: [[0], [1]]}"),
+        "c.yaml:2: nodes[0].intra.groups",
+        "groups of 1 GPUs",
+    ),
+    (with_node(intra="{link: nvlink, unit: GB/s}"), "c.yaml:2: nodes[0].intra.unit", "without a matrix"),
+    (with_node(gpus="2", intra="{matrix: [[0, 5]]}"), "c.yaml:2: nodes[0].intra.matrix", "1 rows for 2"),
+    (with_node(gpus="2", intra="{matrix: [[0, 5], [5]]}"), "c.yaml:2", "the row of GPU 1 has 1 cells"),
+    (with_node(gpus="2", intra="{matrix: [[0, 5], [5, 0]]}"), "c.yaml:2: nodes[0]", "add 'unit: GB/s'"),
+    (
+        with_node(gpus="2", intra="{matrix: [[-, -], [5GB/s, -]]}"),
+        "c.yaml:2: nodes[0].intra.matrix[0][1]",
+        "this cell is empty",
+    ),
+    (with_node(gpus="1", intra="{matrix: [[-]]}"), "c.yaml:2: nodes[0].intra", "one GPU has no links"),
+    (with_node(gpu="T4", count="2", domain="2"), "c.yaml:2: nodes[0].domain", "joins no domain"),
+    (with_node(domain="0"), "c.yaml:2: nodes[0].domain", "out of range"),
+    (with_node(nics="[]"), "c.yaml:2: nodes[0].nics", "list of NICs is empty"),
+    (with_node(nics="[100Gbit, fast]"), "c.yaml:2: nodes[0].nics[1]", "is not a bandwidth"),
     (with_node(intra="{link: pcie, latency: 3}"), "c.yaml:2: nodes[0].intra.latency", "a duration"),
     (with_node(intra="{link: pcie, latency: 3min}"), "c.yaml:2: nodes[0].intra.latency", "unit of time"),
     (with_node(nics="100"), "c.yaml:2: nodes[0].nics", "expected NICs such as 100Gbit"),
@@ -202,6 +239,46 @@ REFUSED = [
         with_network("{links: [{between: [a, b], bandwidth: 1Gbit}, {between: [b, a], bandwidth: 2Gbit}]}"),
         "c.yaml:4: network.links[1]",
         "given twice",
+    ),
+    (
+        with_network("{links: [{between: [[a, b], b], bandwidth: 1Gbit}]}"),
+        "c.yaml:4: network.links[0].between[0]",
+        "add shared: true",
+    ),
+    (
+        with_network("{links: [{between: [[], b], bandwidth: 1Gbit, shared: true}]}"),
+        "c.yaml:4: network.links[0].between[0]",
+        "an end without names",
+    ),
+    (
+        with_network("{links: [{between: [a, b], bandwidth: 1Gbit, shared: maybe}]}"),
+        "c.yaml:4: network.links[0].shared",
+        "expected true or false",
+    ),
+    (with_network("{matrix: {between: [a, b]}}"), "c.yaml:4: network.matrix", "'bandwidth' is missing"),
+    (
+        with_network("{matrix: {between: [a, b], bandwidth: [[1, 1], [1, 1]]}}"),
+        "c.yaml:4: network.matrix.bandwidth[0][0]",
+        "add 'unit: GB/s'",
+    ),
+    (
+        with_network("{matrix: {between: [a, b], unit: Gbit/h, bandwidth: [[1, 1], [1, 1]]}}"),
+        "c.yaml:4: network.matrix.unit",
+        "is not a bandwidth",
+    ),
+    (
+        with_network(
+            "{links: [{between: [a, b], bandwidth: 1Gbit}], "
+            "matrix: {between: [a, b], unit: Gbit, bandwidth: [[1, 1], [1, -]]}}"
+        ),
+        "c.yaml:4: network.matrix",
+        "given twice",
+    ),
+    (
+        with_node(name="a", count="2", domain="d")
+        + "network: {links: [{between: [a-0, a-1], bandwidth: 1Gbit}]}\n",
+        "c.yaml:3: network.links[0].between",
+        "in one domain",
     ),
     # what is assumed
     (with_node() + "assumed: [{what: x}]\n", "c.yaml:3: assumed[0]", "'why' is missing"),

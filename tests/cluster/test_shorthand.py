@@ -37,7 +37,8 @@ def test_a_part_may_occur_twice() -> None:
 
 
 def test_a_part_without_links_for_all_talks_over_pcie() -> None:
-    assert parse_shorthand("1x4xRTX-3090").nodes[0].intra_kind == "pcie"
+    assert parse_shorthand("1x4xA40").nodes[0].intra_kind == "pcie"
+    assert parse_shorthand("1x4xRTX-3090").nodes[0].intra_kind == "pcie-host"
     assert parse_shorthand("1x8xMI300X").nodes[0].intra_kind == "xgmi"
 
 

@@ -233,13 +233,13 @@ NODES = (
         "no name",
         "gpu: T4, gpus: 4",
         "cluster.yaml:2: nodes[0]: the key 'name' is missing",
-        "needed: name, gpu, gpus",
+        "needed: name, gpus",
     ),
     node(
         "no number of GPUs",
         "name: a, gpu: T4",
         "cluster.yaml:2: nodes[0]: the key 'gpus' is missing",
-        "needed: name, gpu, gpus",
+        "needed: name, gpus",
     ),
     node(
         "unknown key",
@@ -386,7 +386,7 @@ NODES = (
         "link unknown",
         "name: a, gpu: T4, gpus: 4, intra: infiniband",
         "cluster.yaml:2: nodes[0].intra: unknown link 'infiniband'",
-        "legal: nvlink, xgmi, pcie or a bandwidth such as 300GB/s",
+        "legal: nvlink, nvlink-pairs, xgmi, pcie, pcie-host or a bandwidth such as 300GB/s",
     ),
     node(
         "link that the part lacks",
@@ -404,7 +404,7 @@ NODES = (
         "bridge of pairs",
         "name: a, gpu: A40, gpus: 4, intra: nvlink",
         "cluster.yaml:2: nodes[0].intra: the nvlink bridge of A40 joins pairs, not 4 GPUs",
-        "write pcie, or the bandwidth between two arbitrary GPUs",
+        "write nvlink-pairs, or pcie where there are no bridges",
     ),
     node(
         "link without unit",
@@ -415,7 +415,36 @@ NODES = (
     node(
         "link a number",
         "name: a, gpu: T4, gpus: 4, intra: 300",
-        "cluster.yaml:2: nodes[0].intra: expected nvlink, xgmi, pcie or a bandwidth such as 300GB/s,",
+        "cluster.yaml:2: nodes[0].intra: expected nvlink, nvlink-pairs, xgmi, pcie, pcie-host or a bandwidth",
+    ),
+    node(
+        "pairs of three GPUs",
+        "name: a, gpu: A40, gpus: 3, intra: nvlink-pairs",
+        "cluster.yaml:2: nodes[0].intra: 3 GPUs are no pairs",
+        "an entry of their own, on the same host",
+    ),
+    node(
+        "GPUs without a number",
+        "name: a, gpus: [T4:2, A40]",
+        "cluster.yaml:2: nodes[0].gpus[1]: 'A40' does not say how many",
+        "a part and how many, such as RTX-4090:2",
+    ),
+    node(
+        "matrix of another size",
+        "name: a, gpu: T4, gpus: 3, intra: {matrix: [[-, 5], [5, -]], unit: GB/s}",
+        "cluster.yaml:2: nodes[0].intra.matrix: 2 rows for 3: GPU 0, GPU 1, GPU 2",
+    ),
+    node(
+        "matrix of one direction",
+        "name: a, gpu: T4, gpus: 2, intra: {matrix: [[-, 5], [-, -]], unit: GB/s}",
+        "cluster.yaml:2: nodes[0].intra.matrix[1][0]: this cell is empty",
+        "state both directions",
+    ),
+    node(
+        "domain over PCIe",
+        "name: a, count: 2, gpu: T4, gpus: 4, domain: 2",
+        "cluster.yaml:2: nodes[0].domain: the link inside 'a' is PCIe, which joins no domain",
+        "write domain: none",
     ),
     node(
         "link of bytes",
@@ -433,7 +462,7 @@ NODES = (
         "link with a latency alone",
         "name: a, gpu: T4, gpus: 4, intra: {latency: 3us}",
         "cluster.yaml:2: nodes[0].intra: the key 'link' is missing",
-        "needed: link",
+        "or give a matrix",
     ),
     node(
         "latency without unit",

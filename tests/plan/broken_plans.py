@@ -9,6 +9,9 @@ P = "pipelines[0]"
 S0, S1 = f"{P}.stages[0]", f"{P}.stages[1]"
 
 
+BRIDGE = {"groups": [[0, 1], [1, 2]], "kind": "nvlink", "bandwidth_bytes_per_s": 5e10, "latency_s": 5e-6}
+
+
 def more(by: float) -> Callable[[Any], Any]:
     return lambda old: old + by
 
@@ -54,6 +57,12 @@ CASES: list[Case] = [
     ("sequence-too-long", "moe", {"model.position": "learned", "model.max_positions": 8}, "job.seq_len"),
     ("precision-unsupported", "moe", {"job.precision": "bf16"}, f"{S1}.ranks"),
     # Islands, ranks, GPUs.
+    (
+        "bridge-groups",
+        "dense",
+        {"cluster.nodes": lambda old: [old[0] | {"bridge": BRIDGE}, *old[1:]]},
+        "cluster.nodes[0].bridge.groups",
+    ),
     ("island-twice stage-island-unknown idle-island", "dense", {"islands[1].name": "FAST-40GB"}),
     (
         "island-empty",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import Counter
 from collections.abc import Callable
+from math import gcd
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_islands import make_island
 
-from tangram.cluster.spec import Island, Portion, portions
+from tangram.cluster.spec import Bridge, Island, Portion, portions
 from tangram.errors import InternalError
 from tangram.planner.placement import Homes, improved_homes, packed_homes, place
 
@@ -61,6 +63,34 @@ def test_whatever_fits_by_counts_is_placed(stages: list[Portion], seed: int | No
         assert all(0 <= slot.gpu_idx < slot.node.num_gpus for slot in placement.slots)
         names = [slot.node.name for slot in placement.slots]
         assert names == sorted(names), "the GPUs of a node are neighbours in rank order"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from([(4, 2), (6, 2), (8, 2), (8, 4), (12, 2), (12, 4)]), st.data())
+def test_no_stage_begins_inside_a_bridge(shape: tuple[int, int], data: st.DataObject) -> None:
+    """GPUs that a bridge joins need not follow each other: here they lie as far apart as they can."""
+    size, joined = shape
+    groups = tuple(tuple(range(first, size, size // joined)) for first in range(size // joined))
+    plain = make_island("island", size, 2)
+    bridge = Bridge(groups, "nvlink", 3e11, 3e-6)
+    nodes = tuple(dataclasses.replace(node, bridge=bridge) for node in plain.nodes)
+    island = dataclasses.replace(plain, nodes=nodes)
+    stages: list[Portion] = []
+    left = island.num_gpus
+    while left and data.draw(st.integers(0, 9)):
+        stages.append(data.draw(st.sampled_from([p for p in portions(island) if p.num_gpus <= left])))
+        left -= stages[-1].num_gpus
+    try:
+        placements = place(stages)
+    except InternalError:
+        return  # whole nodes and parts that fit by counts alone
+    used = Counter((slot.node.name, slot.gpu_idx) for p in placements for slot in p.slots)
+    assert all(count == 1 for count in used.values())
+    for placement in placements:
+        width = gcd(placement.portion.gpus_per_node, joined)
+        gpus = [slot.gpu_idx for slot in placement.slots]
+        for first in range(0, len(gpus), width):
+            assert any(set(gpus[first : first + width]) <= set(group) for group in groups)
 
 
 def test_stages_smaller_than_a_node_fill_opened_nodes_first() -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tangram.cluster.classes import ClassNetwork, NodeClass
+from tangram.cluster.classes import ClassNetwork, NodeClass, bridge_kind
 from tangram.cluster.tolerances import BoolArray, FloatArray, Tolerances, all_alike
 
 
@@ -91,13 +91,16 @@ def _as_one(extreme: np.ufunc, between: FloatArray) -> FloatArray:
 def _nodes_alike(classes: Sequence[NodeClass], starts: np.ndarray, tolerances: Tolerances) -> BoolArray:
     """Conditions (1) and (2)."""
     nodes = [node_class.first for node_class in classes]
-    kinds: dict[tuple[int, str], int] = {}
-    kind = np.array([kinds.setdefault((n.num_gpus, n.gpu.vendor), len(kinds)) for n in nodes])[starts]
+    bridges = [bridge_kind(node) for node in nodes]
+    kinds: dict[tuple[int, str, int], int] = {}
+    keys = [(n.num_gpus, n.gpu.vendor, size) for n, (size, *_) in zip(nodes, bridges, strict=True)]
+    kind = np.array([kinds.setdefault(key, len(kinds)) for key in keys])[starts]
     same: BoolArray = kind[:, None] == kind[None, :]
     for values, limit in (
         ([node_class.rate_flop_per_s for node_class in classes], tolerances.compute),
         ([float(n.gpu.usable_memory_bytes) for n in nodes], tolerances.memory),
         ([n.intra_bandwidth_bytes_per_s for n in nodes], tolerances.intra),
+        ([rate for _, rate, *_ in bridges], tolerances.intra),
     ):
         low = np.minimum.reduceat(np.array(values), starts)
         high = np.maximum.reduceat(np.array(values), starts)

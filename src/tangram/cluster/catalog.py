@@ -88,6 +88,27 @@ def gpu_link(part: GpuSpec) -> GpuLink | None:
     return GpuLink(entry["link_kind"], entry["link_joins"] == "all")
 
 
+def has_peer_access(part: GpuSpec) -> bool:
+    """Whether two GPUs of this part may read each other's memory over PCIe.
+
+    GeForce cards may not: what they send goes through host memory, unless NVLink joins the two. A part that
+    is not in the catalogue counts as able to.
+    """
+    entry = next((e for e in _entries() if e["name"] == part.name), None)
+    return entry is None or bool(entry.get("peer_access", True))
+
+
+def host_path_frac() -> float:
+    """Returns the share of PCIe's bandwidth that is left when data goes through host memory."""
+    return float(_data()["host_path"]["pcie_fraction"])
+
+
+def domain_gpus(part: GpuSpec) -> int | None:
+    """Returns the GPUs of one domain of several nodes (72 of an NVL72 rack); None for parts without."""
+    entry = next((e for e in _entries() if e["name"] == part.name), None)
+    return None if entry is None else entry.get("domain_gpus")
+
+
 @cache
 def _data() -> Mapping[str, Any]:
     text = resources.files("tangram.cluster").joinpath("catalog.json").read_text(encoding="utf-8")

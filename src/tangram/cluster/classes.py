@@ -115,8 +115,19 @@ def _kind(node: Node, names: Iterable[str]) -> tuple[Hashable, ...]:
         node.intra_bandwidth_bytes_per_s,
         node.intra_latency_s,
         node.nic_bandwidth_bytes_per_s,
+        bridge_kind(node),
+        node.domain,
+        node.nic_share_frac,
         _named(node, names),
     )
+
+
+def bridge_kind(node: Node) -> tuple[int, float, float, str]:
+    """What tells bridges apart: size of a group, bandwidth, latency, name; which GPUs they join does not."""
+    if node.bridge is None:
+        return (1, 0.0, 0.0, "")
+    bridge = node.bridge
+    return (bridge.size, bridge.bandwidth_bytes_per_s, bridge.latency_s, bridge.kind)
 
 
 def _network(cluster: Cluster, classes: list[NodeClass]) -> ClassNetwork:
@@ -153,7 +164,22 @@ def _network(cluster: Cluster, classes: list[NodeClass]) -> ClassNetwork:
             latency[pairs] = link_latency
     nics = np.array([c.first.nic_bandwidth_bytes_per_s for c in classes])
     rate = np.minimum(rate, np.minimum.outer(nics, nics))
+    _join_domains(classes, rate, latency)
     return ClassNetwork(rate, latency, _exists(classes))
+
+
+def _join_domains(classes: list[NodeClass], rate: FloatArray, latency: FloatArray) -> None:
+    """Writes the link that spans a domain between its classes."""
+    domains: dict[str, list[int]] = defaultdict(list)
+    for idx, node_class in enumerate(classes):
+        if node_class.first.domain is not None:
+            domains[node_class.first.domain].append(idx)
+    for members in domains.values():
+        nodes = [classes[idx].first for idx in members]
+        together = np.array([node.num_gpus * node.intra_bandwidth_bytes_per_s for node in nodes])
+        slow = np.array([node.intra_latency_s for node in nodes])
+        rate[np.ix_(members, members)] = np.minimum.outer(together, together)
+        latency[np.ix_(members, members)] = np.maximum.outer(slow, slow)
 
 
 def _exists(classes: list[NodeClass]) -> BoolArray:
@@ -200,6 +226,9 @@ def _looks(node_class: NodeClass) -> tuple[object, ...]:
         node.intra_latency_s,
         -node.nic_bandwidth_bytes_per_s,
         -len(node_class.nodes),
+        bridge_kind(node),
+        node.domain is None,
+        node.nic_share_frac,
     )
 
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tangram.cluster.block_pairs import BlockPairs, pair_up
-from tangram.cluster.classes import ClassNetwork, NodeClass
+from tangram.cluster.classes import ClassNetwork, NodeClass, bridge_kind
 from tangram.cluster.tolerances import BoolArray, FloatArray, Tolerances, alike
 
 
@@ -59,11 +59,15 @@ class Grouping:
         first = nodes[0]
         if any(n.num_gpus != first.num_gpus or n.gpu.vendor != first.gpu.vendor for n in nodes):
             return False
+        bridges = [bridge_kind(n) for n in nodes]
+        if any(size != bridges[0][0] for size, *_ in bridges):
+            return False
         limits = self.tolerances
         values = (
             ([self.classes[idx].rate_flop_per_s for idx in members], limits.compute),
             ([n.gpu.usable_memory_bytes for n in nodes], limits.memory),
             ([n.intra_bandwidth_bytes_per_s for n in nodes], limits.intra),
+            ([rate for _, rate, *_ in bridges], limits.intra),
         )
         return all(alike(min(column), max(column), limit) for column, limit in values)
 
@@ -98,7 +102,8 @@ class Grouping:
         for idx, node_class in enumerate(self.classes):
             node, rate = node_class.first, node_class.rate_flop_per_s
             size = node.gpu.usable_memory_bytes
-            equal[node.num_gpus, node.gpu.vendor, rate, size, node.intra_bandwidth_bytes_per_s].append(idx)
+            inside = node.intra_bandwidth_bytes_per_s, bridge_kind(node)
+            equal[node.num_gpus, node.gpu.vendor, rate, size, inside].append(idx)
         left = list(equal.values())
         boxes = []
         while left:

@@ -38,6 +38,8 @@ def _node_violations(island: Island, precision: Precision, tolerances: Tolerance
     found = []
     if any(node.num_gpus != island.gpus_per_node for node in island.nodes):
         found.append("nodes have different numbers of GPUs")
+    if len({1 if node.bridge is None else node.bridge.size for node in island.nodes}) > 1:
+        found.append("bridges join different numbers of GPUs")
     if len({node.gpu.vendor for node in island.nodes}) > 1:
         found.append("GPUs of different vendors")
     for what, values, limit in (
@@ -50,6 +52,11 @@ def _node_violations(island: Island, precision: Precision, tolerances: Tolerance
         (
             "intra-node bandwidth",
             [node.intra_bandwidth_bytes_per_s for node in island.nodes],
+            tolerances.intra,
+        ),
+        (
+            "bridge bandwidth",
+            [0.0 if n.bridge is None else n.bridge.bandwidth_bytes_per_s for n in island.nodes],
             tolerances.intra,
         ),
     ):

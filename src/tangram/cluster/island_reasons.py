@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tangram.cluster.classes import bridge_kind
 from tangram.cluster.grouping import Block, Grouping
 from tangram.cluster.tolerances import alike
 from tangram.job import Precision
@@ -78,19 +79,29 @@ def _differences(grouping: Grouping, block: Block, other: Block) -> list[str]:
         found.append(f"{a.num_gpus} against {b.num_gpus} GPUs per node")
     if a.gpu.vendor != b.gpu.vendor:
         found.append(f"{a.gpu.vendor} against {b.gpu.vendor}")
+    bridged, others = bridge_kind(a)[0], bridge_kind(b)[0]
+    if bridged != others:
+        found.append(f"{_groups(bridged)} against {_groups(others)}")
     limits = grouping.tolerances
     both = [*ours, *theirs]
     for what, values, limit in (
         ("compute", [c.rate_flop_per_s for c in both], limits.compute),
         ("memory", [float(c.first.gpu.usable_memory_bytes) for c in both], limits.memory),
         ("intra-node links", [c.first.intra_bandwidth_bytes_per_s for c in both], limits.intra),
+        ("bridges", [bridge_kind(c.first)[1] for c in both if bridged == others], limits.intra),
     ):
+        if not values:
+            continue
         low, high = min(values), max(values)
         if low == 0 and high > 0:
             found.append("the job's precision")
         elif not alike(low, high, limit):
             found.append(f"{what} {_ratio(high / low)}x")
     return found
+
+
+def _groups(size: int) -> str:
+    return {1: "no bridges", 2: "bridges over pairs"}.get(size, f"bridges over {size} GPUs")
 
 
 def _ratio(ratio: float) -> str:

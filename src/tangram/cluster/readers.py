@@ -6,15 +6,22 @@
         count: 2                         # optional, 1; two nodes are called a100-0 and a100-1
         gpu: A100-80GB-SXM               # a part of the catalogue
         gpus: 8                          # per node
-        intra: nvlink                    # optional: nvlink, xgmi, pcie, a bandwidth, or {link:, latency:}
-        nics: 200Gbit x4                 # optional; all of them together carry the node's traffic
-        host: box                        # optional: entries of one host share its NICs (unequal GPUs in one
-            host)
+        intra: nvlink                    # optional: nvlink, nvlink-pairs, xgmi, pcie, pcie-host, a bandwidth,
+                                         # {link:, latency:, bridge:, groups:} or {matrix:, unit:}
+        nics: 200Gbit x4                 # optional, also a list; all together carry the node's traffic
+      - {name: box, gpus: [RTX-3090:2, RTX-4090:2]}           # unequal GPUs in one host share its NICs; also
+                                         # as two entries with one host: {name: .., host: box, ..}
+      - {name: rack, count: 18, gpu: GB200, gpus: 4, domain: 18}      # nodes that one link joins (NVL72)
     network:                             # optional
       default: 100Gbit
       latency: 5us
       links:                             # exceptions, between nodes or groups of nodes
         - {between: [a100, v100], bandwidth: 10Gbit, latency: 20us}
+        - {between: [[a100, v100], rack], bandwidth: 1Gbit, shared: true}     # one line for all of them
+      matrix:                            # or many at once
+        between: [a100, v100, rack]
+        unit: Gbit/s
+        bandwidth: [[400, 10, 100], [10, -, 10], [100, 10, -]]
     assumed:                             # what the source of this description does not state
       - {what: the network, why: the paper does not state it}
 
@@ -25,6 +32,8 @@ Bandwidths are per direction. What the file leaves out is filled in from the cat
 from __future__ import annotations
 
 import os
+from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from tangram.cluster import defaults
@@ -69,7 +78,10 @@ def cluster_from_yaml(root: Value, default_name: str) -> Cluster:
     entries = read_nodes(top["nodes"])
     network = read_network(top.get("network"), entries)
     nics = hosts_nics(entries)
-    nodes = tuple(node for entry in entries for node in _expand(entry, network, nics))
+    host_gpus: Counter[str] = Counter()
+    for entry in entries:
+        host_gpus.update(dict.fromkeys(entry.host_names, entry.num_gpus))
+    nodes = tuple(node for entry in entries for node in _expand(entry, network, nics, host_gpus))
     stated = read_assumed(top.get("assumed"))
     assumptions = [Assumption(what, why) for what, why in stated] + _filled_in(entries, network, nodes)
     return Cluster(
@@ -82,20 +94,25 @@ def cluster_from_yaml(root: Value, default_name: str) -> Cluster:
     )
 
 
-def _expand(entry: NodeEntry, network: Network, nics: dict[str, float]) -> list[Node]:
+def _expand(
+    entry: NodeEntry, network: Network, nics: dict[str, float], host_gpus: Mapping[str, int]
+) -> list[Node]:
     nodes = []
-    for name, host in zip(entry.node_names, entry.host_names, strict=True):
+    for name, host, domain in zip(entry.node_names, entry.host_names, entry.domains, strict=True):
         nodes.append(
             Node(
                 name=name,
                 gpu=entry.gpu,
                 num_gpus=entry.num_gpus,
-                intra_bandwidth_bytes_per_s=entry.intra.bandwidth_bytes_per_s,
-                intra_latency_s=entry.intra.latency_s,
-                intra_kind=entry.intra.kind,
+                intra_bandwidth_bytes_per_s=entry.inside.link.bandwidth_bytes_per_s,
+                intra_latency_s=entry.inside.link.latency_s,
+                intra_kind=entry.inside.link.kind,
                 nic_bandwidth_bytes_per_s=nics.get(host) or network.fastest_at(name, entry.name),
                 host=host,
                 group=entry.name,
+                bridge=entry.inside.bridge,
+                domain=domain,
+                nic_share_frac=entry.num_gpus / host_gpus[host],
             )
         )
     return nodes
@@ -112,13 +129,23 @@ def _filled_in(entries: tuple[NodeEntry, ...], network: Network, nodes: tuple[No
         if not network.latency_stated:
             found.append(Assumption(f"network latency of {network.latency_s * 1e6:g} us", silent))
         hosts = {host for e in entries if e.nic_bytes_per_s is not None for host in e.host_names}
-        without = [e.name for e in entries if not hosts.intersection(e.host_names)]
+        without = dict.fromkeys(e.name for e in entries if not hosts.intersection(e.host_names))
         if without:
             found.append(Assumption(f"NICs of {', '.join(without)} as fast as the network", silent))
     for entry in entries:
+        link = entry.inside.link
+        what = f"{link.kind} of {link.bandwidth_bytes_per_s / 1e9:g} GB/s inside {_label(entry, entries)}"
         if not entry.intra_stated and entry.num_gpus > 1:
-            what = (
-                f"{entry.intra.kind} of {entry.intra.bandwidth_bytes_per_s / 1e9:g} GB/s inside {entry.name}"
-            )
             found.append(Assumption(what, "the file does not state it; as in the GPU catalogue"))
+        elif entry.inside.note is not None:
+            found.append(Assumption(what, entry.inside.note))
+        domains = len(dict.fromkeys(domain for domain in entry.domains if domain))
+        if domains and not entry.domain_stated:
+            found.append(defaults.domain_assumption(entry.name, entry.gpu, domains))
     return found
+
+
+def _label(entry: NodeEntry, entries: tuple[NodeEntry, ...]) -> str:
+    """What an entry is called: a mixed host is several of one name."""
+    several = sum(other.name == entry.name for other in entries) > 1
+    return f"{entry.name} ({entry.gpu.name})" if several else entry.name

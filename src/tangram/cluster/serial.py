@@ -8,11 +8,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from tangram.cluster.spec import Assumption, Cluster, GpuSpec, Link, Node
+from tangram.cluster.spec import Assumption, Bridge, Cluster, GpuSpec, Link, Node
 from tangram.errors import InputError, UnknownNameError
 from tangram.job import Precision
 
 _RATES = ("peak_flop_per_s", "achieved_flop_per_s")
+_OPTIONAL = {"bridge", "domain", "nic_share_frac", "line"}
+"""Fields that plain nodes and links do not have: left out where they say nothing, so that what was written
+before there were any reads and writes the same."""
 
 
 def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
@@ -51,7 +54,7 @@ def cluster_from_dict(data: Mapping[str, Any]) -> Cluster:
         for node in data["nodes"]:
             if node["gpu"] not in parts:
                 raise UnknownNameError("GPU", node["gpu"], parts, where=f"node {node['name']}")
-            nodes.append(Node(**{**node, "gpu": parts[node["gpu"]]}))
+            nodes.append(Node(**{**node, "gpu": parts[node["gpu"]], "bridge": _bridge(node.get("bridge"))}))
         values = {name: data[name] for name in _names(Cluster)}
         lists = {
             "nodes": tuple(nodes),
@@ -99,7 +102,19 @@ def _names(kind: type) -> list[str]:
 
 
 def _values(item: Node | Link | Assumption) -> dict[str, Any]:
-    return {name: getattr(item, name) for name in _names(type(item))}
+    values = {name: getattr(item, name) for name in _names(type(item))}
+    for field in dataclasses.fields(item):
+        if field.name in _OPTIONAL and values[field.name] == field.default:
+            del values[field.name]
+    if isinstance(item, Node) and item.bridge is not None:
+        values["bridge"] = dataclasses.asdict(item.bridge) | {"groups": [list(g) for g in item.bridge.groups]}
+    return values
+
+
+def _bridge(data: Mapping[str, Any] | None) -> Bridge | None:
+    if data is None:
+        return None
+    return Bridge(**{**data, "groups": tuple(tuple(group) for group in data["groups"])})
 
 
 def _part_to_dict(part: GpuSpec) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The shorthand for clusters on the command line: ``2x8xH100-80GB-SXM+4x4xA100-40GB-SXM@100Gbit``.
 
 Terms ``nodes x GPUs per node x part`` are joined by ``+``; the network between all nodes follows after ``@``.
-Links inside the nodes are the catalogue's. For anything else there is the file
+Links inside the nodes are the catalogue's, and so are the domains that they span (``18x4xGB200`` is one). For
+anything else there is the file
 (:mod:`tangram.cluster.readers`).
 """
 
@@ -40,8 +41,13 @@ def parse_shorthand(text: str) -> Cluster:
         rate = defaults.bandwidth(network, where=f"{place}, after @")
     nodes: list[Node] = []
     uses: dict[str, int] = {}
+    joined: list[Assumption] = []
     for term in terms.split("+"):
-        nodes += _nodes(term.strip(), rate, uses, where=place)
+        added = _nodes(term.strip(), rate, uses, where=place)
+        domains = len(dict.fromkeys(node.domain for node in added if node.domain))
+        if domains:
+            joined.append(defaults.domain_assumption(added[0].group, added[0].gpu, domains))
+        nodes += added
         if len(nodes) > defaults.MAX_NODES:
             raise InputError(f"more than {defaults.MAX_NODES} nodes", where=place)
     if len(nodes) > 1:
@@ -58,6 +64,7 @@ def parse_shorthand(text: str) -> Cluster:
         assumptions.append(
             Assumption("links inside the nodes as in the GPU catalogue", "a shorthand cannot state them")
         )
+    assumptions += joined
     return Cluster(text.strip(), tuple(nodes), rate, defaults.NETWORK_LATENCY_S, (), tuple(assumptions))
 
 
@@ -74,6 +81,7 @@ def _nodes(term: str, nic: float, uses: dict[str, int], *, where: str) -> list[N
     group = part.name.lower() + (f".{uses[part.name]}" if uses[part.name] > 1 else "")
     intra = defaults.default_intra(part)
     names = [group] if count == 1 else [f"{group}-{idx}" for idx in range(count)]
+    domains = defaults.domains_of(group, count, defaults.domain_nodes(part, num_gpus))
     return [
         Node(
             name=name,
@@ -85,8 +93,9 @@ def _nodes(term: str, nic: float, uses: dict[str, int], *, where: str) -> list[N
             nic_bandwidth_bytes_per_s=nic,
             host=name,
             group=group,
+            domain=domain,
         )
-        for name in names
+        for name, domain in zip(names, domains, strict=True)
     ]
 
 

@@ -1,7 +1,8 @@
 """What to train on: GPUs, nodes, the network between nodes, and islands.
 
 Bandwidths are bytes per second per direction. A node has equal GPUs; a host with unequal ones is described as
-several nodes that name the same ``host`` and share its NICs.
+several nodes that name the same ``host`` and share its NICs. Inside a node a *bridge* may join groups of GPUs
+faster than the rest; a *domain* is several nodes whose link inside spans all of them (NVL72).
 """
 
 from __future__ import annotations
@@ -68,6 +69,28 @@ class GpuSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Bridge:
+    """A link that joins the GPUs of a node in groups, faster than any two of them are: NVLink pairs.
+
+    Attributes:
+        groups: The GPUs of the node, group by group; all groups are of one size, every GPU is in one.
+        kind: ``nvlink`` or as the user calls it.
+        bandwidth_bytes_per_s: Between two GPUs of a group, per GPU and direction.
+        latency_s: Of one message between them.
+    """
+
+    groups: tuple[tuple[int, ...], ...]
+    kind: str
+    bandwidth_bytes_per_s: float
+    latency_s: float
+
+    @property
+    def size(self) -> int:
+        """GPUs of one group."""
+        return len(self.groups[0])
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """One host (or the equal part of a mixed host).
 
@@ -81,6 +104,11 @@ class Node:
         nic_bandwidth_bytes_per_s: All NICs of the host together, per direction.
         host: The physical host; equals ``name`` unless a mixed host was cut into several nodes.
         group: The name under which the file lists the node (``v100`` for ``v100-0``); links are given by it.
+        bridge: Joins GPUs of the node in groups; None where all pairs are alike.
+        domain: The domain that the node belongs to: its link inside also joins it to the other nodes of that
+            name, without NICs. None for a node by itself.
+        nic_share_frac: Share of the host's NICs that collectives of this node may count on. Below 1 for the
+            parts of a mixed host, whose collectives run at the same time: their share of its GPUs.
     """
 
     name: str
@@ -92,6 +120,21 @@ class Node:
     nic_bandwidth_bytes_per_s: float
     host: str
     group: str
+    bridge: Bridge | None = None
+    domain: str | None = None
+    nic_share_frac: float = 1.0
+
+    @property
+    def gpu_order(self) -> tuple[int, ...]:
+        """The GPUs in the order in which stages take them: bridged ones side by side."""
+        if self.bridge is None:
+            return tuple(range(self.num_gpus))
+        return tuple(gpu_idx for group in self.bridge.groups for gpu_idx in group)
+
+    @property
+    def reach(self) -> tuple[str, str]:
+        """What the link inside spans: two nodes of one reach talk over it, all others over their NICs."""
+        return ("host", self.host) if self.domain is None else ("domain", self.domain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +147,21 @@ class Slot:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A network link between two nodes or groups of nodes that differs from the default."""
+    """A network link between two nodes or groups of nodes that differs from the default.
+
+    Attributes:
+        a, b: Names of nodes or groups.
+        bandwidth_bytes_per_s: Between any two nodes; of a shared line, for all of them together.
+        latency_s: Of one message.
+        line: Name of the line that all traffic over this link shares with all other links of that name
+            (between two sites); None where every pair of nodes has the bandwidth to itself.
+    """
 
     a: str
     b: str
     bandwidth_bytes_per_s: float
     latency_s: float
+    line: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,20 +211,32 @@ class Cluster:
     def bandwidth_bytes_per_s(self, a: Node, b: Node) -> float:
         """Bandwidth between two different nodes: their link (or the default), limited by both hosts' NICs.
 
-        Nodes of one host (a mixed host) talk over the host: the slower of their intra-node links.
+        Nodes of one host (a mixed host) talk over the host: the slower of their intra-node links. Nodes of
+        one domain talk over the link that spans it: all GPUs of the smaller node at once.
         """
         if a.host == b.host:
             return min(a.intra_bandwidth_bytes_per_s, b.intra_bandwidth_bytes_per_s)
+        if a.reach == b.reach:
+            return min(a.num_gpus * a.intra_bandwidth_bytes_per_s, b.num_gpus * b.intra_bandwidth_bytes_per_s)
         link = self._link(a, b)
         rate = link.bandwidth_bytes_per_s if link else self.default_bandwidth_bytes_per_s
         return min(rate, a.nic_bandwidth_bytes_per_s, b.nic_bandwidth_bytes_per_s)
 
     def latency_s(self, a: Node, b: Node) -> float:
         """Latency of one message between two different nodes."""
-        if a.host == b.host:
+        if a.host == b.host or a.reach == b.reach:
             return max(a.intra_latency_s, b.intra_latency_s)
         link = self._link(a, b)
         return link.latency_s if link else self.default_latency_s
+
+    def line(self, a: Node, b: Node) -> tuple[Link, bool] | None:
+        """Returns the link of the shared line that traffic from one node to another takes, and whether it
+        goes from the link's first end to its second; None where no line is shared.
+        """
+        link = None if a.reach == b.reach or a.host == b.host else self._link(a, b)
+        if link is None or link.line is None:
+            return None
+        return link, link.a in (a.name, a.group) and link.b in (b.name, b.group)
 
     def _link(self, a: Node, b: Node) -> Link | None:
         """Node names bind tighter than groups; among equals the narrowest wins, then the largest latency."""
@@ -225,6 +289,29 @@ class Island:
         """GPUs of the island."""
         return len(self.nodes) * self.gpus_per_node
 
+    @property
+    def is_domain(self) -> bool:
+        """Whether one link joins the GPUs of all its nodes (NVL72)."""
+        return len({node.reach for node in self.nodes}) == 1 and self.nodes[0].domain is not None
+
+    @property
+    def joined_gpus(self) -> int:
+        """GPUs that the link inside a node joins: those of one node, or all of a domain."""
+        return self.num_gpus if self.is_domain else self.gpus_per_node
+
+    @property
+    def bridge(self) -> Bridge | None:
+        """The slowest bridge of its nodes; None when one of them has none."""
+        bridges = [node.bridge for node in self.nodes if node.bridge is not None]
+        if len(bridges) < len(self.nodes):
+            return None
+        return min(bridges, key=lambda bridge: (bridge.bandwidth_bytes_per_s, -bridge.latency_s))
+
+    @property
+    def nic_share_frac(self) -> float:
+        """The smallest share of its NICs that collectives of a node may count on."""
+        return min(node.nic_share_frac for node in self.nodes)
+
 
 @dataclass(frozen=True, slots=True)
 class Portion:
@@ -244,6 +331,11 @@ class Portion:
     def num_gpus(self) -> int:
         """GPUs of the portion."""
         return self.num_nodes * self.gpus_per_node
+
+    @property
+    def joined_gpus(self) -> int:
+        """GPUs of the portion that the link inside a node joins: those on one node, or all in a domain."""
+        return self.num_gpus if self.island.is_domain else self.gpus_per_node
 
     @property
     def nic_bandwidth_bytes_per_s(self) -> float:

@@ -2,8 +2,9 @@
 
 All combinations of:
 
-* **tp**: divides the GPUs of a node (all GPUs of the portion with ``allow_cross_node_tp``), the query heads,
-  the key/value heads and the feed-forward widths of every layer. Key/value heads are never replicated.
+* **tp**: divides the GPUs of a node (all GPUs of the portion in a domain, or with ``allow_cross_node_tp``),
+  the query heads, the key/value heads and the feed-forward widths of every layer. Key/value heads are never
+  replicated.
 * **cp**: 1 below 32,768 tokens, where ring or gathered attention does not pay; from there on (or when pinned)
   any divisor with ``cp * tp`` dividing the sequence.
 * **dp**: the rest; divides the micro-batch.
@@ -84,7 +85,7 @@ def tensor_parallel_degrees(model: ModelSpec, gpus: int) -> list[int]:
 
 def _tensor_context(model: ModelSpec, portion: Portion, job: Job) -> list[tuple[int, int]]:
     pins = job.pins
-    scope = portion.num_gpus if pins.allow_cross_node_tp else portion.gpus_per_node
+    scope = portion.num_gpus if pins.allow_cross_node_tp else portion.joined_gpus
     found = []
     for tp in tensor_parallel_degrees(model, scope):
         if (pins.tp or tp) != tp:

@@ -7,9 +7,14 @@ stride)`` ranks on each node it touches. Where groups lie across node borders un
 
 A collective costs latency + bytes / bandwidth. Inside a node the bandwidth is the link's; across nodes it is
 the smaller of the link's and the group's share of the node's NICs: all groups of a node that cross nodes do
-so at once and share them. Latency grows with the ranks inside a node, and with the nodes: all-gathers and
-reduce-scatters go round a ring (NCCL has trees for all-reduces only). On 256 and 512 GPUs this is what made
-fully sharded runs slower than bandwidth says.
+so at once and share them. The parts of a mixed host share its NICs too: their collectives run at the same
+time, so each counts on its share. Latency grows with the ranks inside a node, and with the nodes: all-gathers
+and reduce-scatters go round a ring (NCCL has trees for all-reduces only). On 256 and 512 GPUs this is what
+made fully sharded runs slower than bandwidth says.
+
+Where bridges join the GPUs of a node in pairs (or other groups), a group of ranks that lies within one has
+the bridge, every other one the link between any two GPUs, which is the slowest of its ring. The link inside a
+domain spans its nodes: there all ranks of a stage are on one "node".
 """
 
 from __future__ import annotations
@@ -41,6 +46,8 @@ class Groups:
         egress_bytes_per_s: Of one node.
         intra_latency_s, inter_latency_s: Of one message.
         intra_kind: Of the link in the node, as :func:`tangram.cost.constants.link_kind` numbers it.
+        in_bridge: Whether all ranks of a group are joined by one bridge; 0 or 1, shape ``(6, num_configs)``.
+        bridge_bytes_per_s, bridge_latency_s, bridge_kind: Of the bridge; those of the node without one.
     """
 
     size: FloatArray
@@ -52,23 +59,36 @@ class Groups:
     intra_latency_s: Number
     inter_latency_s: Number
     intra_kind: int | IntArray
+    in_bridge: FloatArray
+    bridge_bytes_per_s: Number
+    bridge_latency_s: Number
+    bridge_kind: int | IntArray
 
     @staticmethod
     def of(portion: Portion, configs: StageConfigs) -> Groups:
         """Places the groups of every configuration on the portion."""
         island = portion.island
         size, stride = _groups(configs)
-        in_node = np.gcd(size, np.maximum(portion.gpus_per_node // stride, 1))
+        in_node = np.gcd(size, np.maximum(portion.joined_gpus // stride, 1))
+        nic_bytes_per_s = island.nic_bandwidth_bytes_per_s * island.nic_share_frac
+        bridge, kind = island.bridge, island.nodes[0].intra_kind
+        # Stages start at a multiple of every power of two that divides them, so ranks that follow each other
+        # fill bridges one by one.
+        in_bridge = (bridge.size if bridge else 1) % (size * stride) == 0
         return Groups(
             size=size.astype(np.float64),
             in_node=in_node.astype(np.float64),
             nodes=(size // in_node).astype(np.float64),
-            per_node=float(portion.gpus_per_node),
+            per_node=float(portion.joined_gpus),
             intra_bytes_per_s=island.intra_bandwidth_bytes_per_s,
-            egress_bytes_per_s=min(island.nic_bandwidth_bytes_per_s, island.inter_bandwidth_bytes_per_s),
+            egress_bytes_per_s=min(nic_bytes_per_s, island.inter_bandwidth_bytes_per_s),
             intra_latency_s=island.intra_latency_s,
             inter_latency_s=island.inter_latency_s,
-            intra_kind=link_kind(island.nodes[0].intra_kind),
+            intra_kind=link_kind(kind),
+            in_bridge=in_bridge.astype(np.float64),
+            bridge_bytes_per_s=bridge.bandwidth_bytes_per_s if bridge else island.intra_bandwidth_bytes_per_s,
+            bridge_latency_s=bridge.latency_s if bridge else island.intra_latency_s,
+            bridge_kind=link_kind(bridge.kind if bridge else kind),
         )
 
     @property
@@ -112,20 +132,23 @@ class LinkRates:
             cluster.pcie_efficiency,
             cluster.other_efficiency,
         )
-        intra = 1 / (groups.intra_bytes_per_s * np.choose(groups.intra_kind, shares))
+        inside = 1 / (groups.intra_bytes_per_s * np.choose(groups.intra_kind, shares))
+        bridged = 1 / (groups.bridge_bytes_per_s * np.choose(groups.bridge_kind, shares))
+        intra = np.where(groups.in_bridge > 0, bridged, inside)
+        message_s = np.where(groups.in_bridge > 0, groups.bridge_latency_s, groups.intra_latency_s)
         cross = groups.per_node / (groups.egress_bytes_per_s * cluster.nic_efficiency)
         # A node holds per_node / in_node groups of each kind: each gets that share of the NICs.
         ring = np.where(groups.nodes > 1, np.maximum(cross / groups.in_node, intra), intra)
         hops_s = (
-            (groups.in_node - 1) * groups.intra_latency_s
+            (groups.in_node - 1) * message_s
             + (groups.nodes - 1) * groups.inter_latency_s
             + stack.collective_launch_s
         )
-        inside, across = groups.remote_frac[EP] - groups.cross_node_frac[EP], groups.cross_node_frac[EP]
+        near, far = groups.remote_frac[EP] - groups.cross_node_frac[EP], groups.cross_node_frac[EP]
         return LinkRates(
             latency_s=np.where(groups.size > 1, hops_s, 0.0),
             seconds_per_byte=ring,
-            all_to_all_s_per_byte=np.maximum(inside * intra, across * cross) / cluster.all_to_all_efficiency,
+            all_to_all_s_per_byte=np.maximum(near * intra[EP], far * cross) / cluster.all_to_all_efficiency,
         )
 
 

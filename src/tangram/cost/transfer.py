@@ -2,7 +2,8 @@
 
 A micro-batch crosses a cut once: each rank of one side sends each rank of the other the slice that both hold
 (batch over dp, tokens over cp and tp), so unequal degrees cost no extra bytes and all links between the two
-sides work at once.
+sides work at once. All NICs of a host count, however few of its GPUs send. Neighbours that a bridge happens
+to join are taken to use the link between any two GPUs.
 """
 
 from __future__ import annotations
@@ -79,8 +80,9 @@ def transfer(
     """Returns how long it takes to send ``num_bytes`` from one stage to the next.
 
     Across nodes the rate is the smallest of what a's hosts send, what b's hosts receive, and the slowest link
-    between them times the smaller number of nodes. On one node (or between the parts of one mixed host) it is
-    the link inside it, times the pairs of GPUs that use it at once.
+    between them times the smaller number of nodes; a line that links share counts once. On one node (or
+    between the parts of one mixed host) it is the link inside it, times the pairs of GPUs that use it at
+    once; in a domain the same between each pair of nodes.
 
     Args:
         cluster: The network.
@@ -96,11 +98,13 @@ def transfer(
     if isinstance(a, Portion) and isinstance(b, Portion):
         lanes = min(a.gpus_per_node, b.gpus_per_node)
         if a.island.name == b.island.name and not _share_node(a, b):
-            return _between(cluster, *_apart(a, b), num_bytes, constants)
+            senders, receivers = _apart(a, b)
     if all(x.host == y.host for x, y in product(senders, receivers)):
         slow = min((*senders, *receivers), key=lambda node: node.intra_bandwidth_bytes_per_s)
         rate = slow.intra_bandwidth_bytes_per_s * constants.intra_efficiency(slow.intra_kind) * max(lanes, 1)
         return Transfer(max(node.intra_latency_s for node in (*senders, *receivers)), num_bytes / rate)
+    if len({node.reach for node in (*senders, *receivers)}) == 1:
+        return _within_domain(senders, receivers, lanes, num_bytes, constants)
     return _between(cluster, senders, receivers, num_bytes, constants)
 
 
@@ -147,6 +151,21 @@ def _apart(a: Portion, b: Portion) -> tuple[tuple[Node, ...], tuple[Node, ...]]:
     return nodes[: a.num_nodes], nodes[len(nodes) - b.num_nodes :]
 
 
+def _within_domain(
+    senders: Sequence[Node],
+    receivers: Sequence[Node],
+    lanes: int,
+    num_bytes: float,
+    constants: ClusterConstants,
+) -> Transfer:
+    """Over the link that spans the nodes of a domain."""
+    nodes = (*senders, *receivers)
+    slow = min(nodes, key=lambda node: node.intra_bandwidth_bytes_per_s)
+    pairs = max(lanes, 1) * min(len(senders), len(receivers))
+    rate = slow.intra_bandwidth_bytes_per_s * constants.intra_efficiency(slow.intra_kind) * pairs
+    return Transfer(max(node.intra_latency_s for node in nodes), num_bytes / rate)
+
+
 def _between(
     cluster: Cluster,
     senders: Sequence[Node],
@@ -156,11 +175,12 @@ def _between(
 ) -> Transfer:
     shared = {n.host for n in senders} & {n.host for n in receivers}
     left, right = (_representatives(cluster, nodes, shared) for nodes in (senders, receivers))
-    pairs = [(x, y) for x, y in product(left, right) if x.host != y.host]
+    pairs = [(x, y) for x, y in product(left, right) if x.reach != y.reach and x.host != y.host]
     link = min(cluster.bandwidth_bytes_per_s(x, y) for x, y in pairs)
     latency_s = max(cluster.latency_s(x, y) for x, y in pairs)
     links = link * min(len({n.host for n in senders}), len({n.host for n in receivers}))
-    stated = min(_nic_bytes_per_s(senders), _nic_bytes_per_s(receivers), links)
+    lines = [line[0].bandwidth_bytes_per_s for x, y in pairs if (line := cluster.line(x, y)) is not None]
+    stated = min(_nic_bytes_per_s(senders), _nic_bytes_per_s(receivers), links, *lines)
     return Transfer(latency_s, num_bytes / (stated * constants.nic_efficiency))
 
 
@@ -176,8 +196,8 @@ def _representatives(cluster: Cluster, nodes: Sequence[Node], shared: set[str]) 
     Links name nodes or groups. Nodes on hosts that both sides share stand for themselves.
     """
     named = {name for link in cluster.links for name in (link.a, link.b)}
-    alike: dict[tuple[str, str, float], Node] = {}
+    alike: dict[tuple[object, ...], Node] = {}
     for node in nodes:
         label = node.name if node.name in named or node.host in shared else ""
-        alike.setdefault((label, node.group, node.nic_bandwidth_bytes_per_s), node)
+        alike.setdefault((label, node.group, node.nic_bandwidth_bytes_per_s, node.domain), node)
     return list(alike.values())

@@ -161,7 +161,7 @@ def _degree_faults(request: Request, stage: StageChoice, c: StageConfig) -> list
         faults.append(f"zero {c.zero} is not 0 to 3")
     if request.micro_batch % c.dp:
         faults.append(f"dp {c.dp} does not divide the micro-batch of {request.micro_batch} samples")
-    if c.tp > stage.portion.gpus_per_node and not request.job.pins.allow_cross_node_tp:
+    if c.tp > stage.portion.joined_gpus and not request.job.pins.allow_cross_node_tp:
         faults.append(f"tp {c.tp} spans nodes of {stage.portion.gpus_per_node} GPUs")
     return faults
 

@@ -162,7 +162,8 @@ def _tp_nodes(facts: Facts, item: StageFacts) -> Violations:
         return
     for first in range(0, len(stage.ranks), stage.tp):
         nodes = list(dict.fromkeys(slot.node for slot in stage.ranks[first : first + stage.tp]))
-        if len(nodes) > 1:
+        domains = {facts.nodes[name].domain if name in facts.nodes else None for name in nodes}
+        if len(nodes) > 1 and (len(domains) > 1 or None in domains):
             yield Violation(
                 "tp-crosses-nodes",
                 f"{item.where}.ranks[{first}]",

@@ -19,9 +19,25 @@ def check_gpus(facts: Facts) -> Violations:
     for item in facts.stages:
         yield from _ranks(facts, item, next_rank, used)
         next_rank += len(item.stage.ranks)
+    yield from _bridges(facts)
     idle: dict[Slot, str] = {}
     yield from _idle(facts, used, idle)
     yield from _unaccounted(facts, used.keys() | idle.keys())
+
+
+def _bridges(facts: Facts) -> Violations:
+    """Bridges join all GPUs of a node, each once, in groups of one size."""
+    for idx, node in enumerate(facts.doc.cluster.nodes):
+        if node.bridge is None:
+            continue
+        joined = sorted(gpu_idx for group in node.bridge.groups for gpu_idx in group)
+        sizes = {len(group) for group in node.bridge.groups}
+        if joined != list(range(node.num_gpus)) or len(sizes) != 1:
+            yield Violation(
+                "bridge-groups",
+                f"cluster.nodes[{idx}].bridge.groups",
+                f"must hold the GPUs 0 to {node.num_gpus - 1} once each, in groups of one size",
+            )
 
 
 def _islands(facts: Facts) -> Violations:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer
 
 from tangram.cluster.serial import cluster_from_dict, cluster_to_dict, fingerprint
 from tangram.cluster.spec import Cluster, Island
 from tangram.job import Precision
-from tangram.plan.section import Positive, Rate, Seconds, Section
+from tangram.plan.section import Count, Positive, Rate, Seconds, Section
 
 
 class GpuSection(Section):
@@ -32,11 +32,30 @@ class GpuSection(Section):
     source: str
 
 
+class BridgeSection(Section):
+    """A link that joins the GPUs of a node in groups, faster than any two of them are joined.
+
+    Attributes:
+        groups: The GPUs of the node, group by group: every one once, groups of one size.
+        kind: ``nvlink`` or as the user calls it.
+        bandwidth_bytes_per_s: Between two GPUs of a group, per GPU and direction.
+        latency_s: Of one message between them.
+    """
+
+    groups: Annotated[list[Annotated[list[Count], Field(min_length=1)]], Field(min_length=1)]
+    kind: str
+    bandwidth_bytes_per_s: Rate
+    latency_s: Seconds
+
+
 class NodeSection(Section):
     """One host, or the equal part of a mixed host; fields as in :class:`~tangram.cluster.spec.Node`.
 
     Attributes:
         gpu: Name of the part, see ``cluster.gpus``.
+        bridge: Where GPUs are joined in groups (NVLink pairs); absent otherwise.
+        domain: Where the link inside spans several nodes (NVL72), its name; absent otherwise.
+        nic_share_frac: Of a part of a mixed host; absent otherwise.
     """
 
     name: str
@@ -48,15 +67,37 @@ class NodeSection(Section):
     nic_bandwidth_bytes_per_s: Rate
     host: str
     group: str
+    bridge: BridgeSection | None = None
+    domain: str | None = None
+    nic_share_frac: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out what a plain node does not have."""
+        return _without_defaults(serialize(self), bridge=None, domain=None, nic_share_frac=1.0)
 
 
 class LinkSection(Section):
-    """A link that differs from the default, between two nodes or groups of nodes."""
+    """A link that differs from the default, between two nodes or groups of nodes.
+
+    Attributes:
+        line: Where all traffic shares one line, its name; absent otherwise.
+    """
 
     a: str
     b: str
     bandwidth_bytes_per_s: Rate
     latency_s: Seconds
+    line: str | None = None
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leaves out what a plain link does not have."""
+        return _without_defaults(serialize(self), line=None)
+
+
+def _without_defaults(data: dict[str, Any], **defaults: object) -> dict[str, Any]:
+    return {name: value for name, value in data.items() if name not in defaults or value != defaults[name]}
 
 
 class AssumptionSection(Section):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from tangram.basis import CostBasis
 from tangram.cluster.spec import Cluster, Node
@@ -64,10 +65,16 @@ def node_edge(
     lanes: int,
     basis: CostBasis,
 ) -> SimEdge:
-    """Returns the edge between stages on these nodes; ``lanes`` pairs of GPUs talk at once on one node."""
+    """Returns the edge between stages on these nodes; ``lanes`` pairs of GPUs talk at once on one node.
+
+    Its transfers hold the NICs of the hosts they leave and reach, and the lines that links share; within a
+    domain neither.
+    """
     moved = transfer(cluster, front, behind, num_bytes, lanes=lanes, basis=basis)
     occupancy = round(moved.occupancy_s * NS_PER_S)
     latency = round(moved.latency_s * NS_PER_S)
+    if len({n.reach for n in (*front, *behind)}) == 1:
+        return SimEdge(latency, occupancy, occupancy)
     hosts_front = {n.host for n in front}
     hosts_behind = {n.host for n in behind}
     out, into = hosts_front - hosts_behind, hosts_behind - hosts_front
@@ -77,4 +84,22 @@ def node_edge(
             return ()
         return (*(f"{h}:out" for h in sorted(senders)), *(f"{h}:in" for h in sorted(receivers)))
 
-    return SimEdge(latency, occupancy, occupancy, held(out, into), held(into, out))
+    ahead, back = _lines(cluster, front, behind)
+    return SimEdge(latency, occupancy, occupancy, held(out, into) + ahead, held(into, out) + back)
+
+
+def _lines(
+    cluster: Cluster, front: Sequence[Node], behind: Sequence[Node]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The shared lines between two stages, by direction: forward, and back."""
+    if not any(link.line for link in cluster.links):
+        return (), ()
+    named = {name for link in cluster.links for name in (link.a, link.b)}
+    senders, receivers = (
+        {(n.name if n.name in named else "", n.group): n for n in nodes}.values() for nodes in (front, behind)
+    )
+    pairs = product(senders, receivers)
+    found = {(line[0].line, line[1]) for x, y in pairs if (line := cluster.line(x, y)) is not None}
+    ahead = tuple(sorted(f"{name}:{'there' if onward else 'back'}" for name, onward in found))
+    back = tuple(sorted(f"{name}:{'back' if onward else 'there'}" for name, onward in found))
+    return ahead, back

@@ -214,7 +214,7 @@ def _check_room(portions: Sequence[Portion]) -> None:
 
 
 def _place_named(stages: Sequence[DictatedStage], portions: Sequence[Portion]) -> tuple[Placement, ...]:
-    free = {n.name: list(range(n.num_gpus)) for p in portions for n in p.island.nodes}
+    free = {n.name: list(n.gpu_order) for p in portions for n in p.island.nodes}
     placements: dict[int, Placement] = {}
     # Stages that name their nodes choose first.
     for idx in sorted(range(len(stages)), key=lambda i: (stages[i].nodes is None, i)):

@@ -121,22 +121,25 @@ class ClassLinks:
             basis: What predictions rest on.
         """
         classes = space.link_classes
+        nodes_of = np.array([c.num_nodes for c in classes], dtype=np.int64)
+        widths = np.minimum(nodes_of[:, None], nodes_of[None, :])
         apart, together = _Range.nothing(len(classes)), _Range.nothing(len(classes))
         for row, a in enumerate(classes):
             for column, b in enumerate(classes):
                 at, lanes = (row, column), _lanes(space, a, b)
                 pairs = _expected_pairs(cluster, space, a, b)
                 apart.note(at, cluster, pairs, lanes, basis)
-                apart.expects_nics[at] = all(x.host != y.host for (x,), (y,) in pairs)
+                apart.expects_nics[at] = all(x.host != y.host and x.reach != y.reach for (x,), (y,) in pairs)
+                if all(cluster.line(x, y) is not None for (x,), (y,) in pairs):
+                    widths[at] = 1  # more nodes on either side get no more of a line that all of them share
                 apart.needs_nics[at] = _always_two_hosts(space, a, b)
                 if a.island == b.island and not (a.whole or b.whole):
                     nodes = representatives(cluster, space.islands[a.island])
                     together.note(at, cluster, [((x,), (x,)) for x in nodes], lanes, basis)
-        nodes_of = np.array([c.num_nodes for c in classes], dtype=np.int64)
         return ClassLinks(
             apart=apart,
             together=together if space.placement_matters else None,
-            widths=np.minimum(nodes_of[:, None], nodes_of[None, :]),
+            widths=widths,
             tied_ns=least_tied_ns(cluster, space, tied_bytes, basis),
             tied_apart_ns=least_tied_ns(cluster, space, tied_bytes, basis, apart=True),
             nics=Nics(
@@ -210,7 +213,7 @@ def _best_pairs(cluster: Cluster, space: SearchSpace, a: LinkClass, b: LinkClass
 
 def _always_two_hosts(space: SearchSpace, a: LinkClass, b: LinkClass) -> bool:
     """Whether a transfer between stages of two classes, on different nodes, always occupies NICs."""
-    first, second = ([node.host for node in space.islands[c.island].nodes] for c in (a, b))
+    first, second = ([node.reach for node in space.islands[c.island].nodes] for c in (a, b))
     if a.island != b.island:
         return not set(first) & set(second)
     return 1 < len(first) == len(set(first))

@@ -93,7 +93,7 @@ class _IslandFactors:
         found: list[MeasuredFactor] = []
         timed = self._timed()
         # Whatever is pinned: repairs try what is not.
-        for tp in tensor_parallel_degrees(self.model, self.island.gpus_per_node):
+        for tp in tensor_parallel_degrees(self.model, self.island.joined_gpus):
             for samples in divisors(self.job.global_batch):
                 base = self._formula_times(timed, tp, samples)
                 for atom in self.kinds:

@@ -58,7 +58,7 @@ def _check_tp(model: ModelSpec, job: Job, space: SearchSpace) -> None:
     if tp is None:
         return
     across = job.pins.allow_cross_node_tp
-    sizes = [i.num_gpus if across else i.gpus_per_node for i in space.islands]
+    sizes = [i.num_gpus if across else i.joined_gpus for i in space.islands]
     legal = sorted({d for size in sizes for d in tensor_parallel_degrees(model, size)})
     if tp in legal:
         return

@@ -8,13 +8,15 @@ pack (planner prototype, pitfall 7; tests/planner/test_placement.py).
 
 That is one way among several: which neighbours share a node, and how busy the busiest NIC is, is decided by
 nothing else. :mod:`tangram.planner.traffic` chooses among all ways, or improves this one where they are too
-many.
+many. On the node, stages that fill whole bridges (NVLink pairs) take their GPUs first, and bridged GPUs
+follow each other, so that a tensor-parallel pair never straddles two bridges.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from tangram.cluster.spec import Island, Node, Portion, Slot
 from tangram.errors import InternalError
@@ -54,12 +56,12 @@ def place(stages: Sequence[Portion], homes: Homes | None = None) -> tuple[Placem
         homes = packed_homes(stages)
     placed: dict[int, Placement] = {}
     free: dict[str, int] = {}
-    for idx in _largest_first(stages):
+    for idx in _whole_bridges_first(stages):
         slots = []
         for node in homes[idx]:
             first = free.get(node.name, 0)
             free[node.name] = first + stages[idx].gpus_per_node
-            slots += [Slot(node, gpu) for gpu in range(first, free[node.name])]
+            slots += [Slot(node, gpu) for gpu in node.gpu_order[first : free[node.name]]]
         placed[idx] = Placement(stages[idx], tuple(slots))
     return tuple(placed[idx] for idx in range(len(stages)))
 
@@ -128,6 +130,16 @@ def improved_homes(stages: Sequence[Portion], homes: Homes, cost_ns: Callable[[H
 
 def _largest_first(stages: Sequence[Portion]) -> list[int]:
     return sorted(range(len(stages)), key=lambda idx: (-stages[idx].num_gpus, idx))
+
+
+def _whole_bridges_first(stages: Sequence[Portion]) -> list[int]:
+    """Those that fill whole bridges before others, so that none of them begins inside one; then by size."""
+
+    def filled(idx: int) -> int:
+        bridge = stages[idx].island.bridge
+        return gcd(stages[idx].gpus_per_node, bridge.size) if bridge else 1
+
+    return sorted(_largest_first(stages), key=lambda idx: -filled(idx))
 
 
 def _is_movable(portion: Portion) -> bool:

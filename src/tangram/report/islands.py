@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from tangram.job import Precision
-from tangram.plan.schema import ClusterSection, IslandSection
+from tangram.plan.schema import ClusterSection, IslandSection, NodeSection
 from tangram.report.grid import Grid
 from tangram.report.page import Page
 from tangram.report.words import counted, percent, sentence
@@ -64,8 +64,7 @@ def _grid(
     for island in islands:
         gpu = parts.get(island.gpu)  # a plan file may name what it does not define; tangram check says so
         rate = gpu.achieved_flop_per_s.get(precision) if gpu else None
-        kinds = {nodes[name].intra_kind: None for name in island.nodes if name in nodes}
-        inside = f"{format_bandwidth(island.intra_bandwidth_bytes_per_s)} {'/'.join(kinds)}".rstrip()
+        inside = _inside(island, [nodes[name] for name in island.nodes if name in nodes])
         outside = format_bandwidth(island.nic_bandwidth_bytes_per_s)
         grid.add(
             island.name,
@@ -76,6 +75,21 @@ def _grid(
             outside,
         )
     return grid
+
+
+def _inside(island: IslandSection, nodes: Sequence[NodeSection]) -> str:
+    """The link inside a node; bridges, and what a domain spans, where there are any."""
+    kinds = {node.intra_kind: None for node in nodes}
+    text = f"{format_bandwidth(island.intra_bandwidth_bytes_per_s)} {'/'.join(kinds)}".rstrip()
+    bridges = [node.bridge for node in nodes if node.bridge is not None]
+    if bridges and len(bridges) == len(nodes):
+        slowest = min(bridges, key=lambda bridge: bridge.bandwidth_bytes_per_s)
+        size = len(slowest.groups[0])
+        joined = "pairs" if size == 2 else f"groups of {size}"
+        text += f"; {joined} {format_bandwidth(slowest.bandwidth_bytes_per_s)} {slowest.kind}"
+    if len({node.domain for node in nodes}) == 1 and nodes[0].domain is not None:
+        text += f", over all {counted(len(nodes), 'node')}"
+    return text
 
 
 def _boundaries(islands: Sequence[IslandSection]) -> list[str]:
