@@ -34,6 +34,15 @@ EXPECTED = {
     "c3-two-islands": [(A100, 1, 4), (V32, 1, 8)],
     "c3-three-islands": [(A100, 1, 4), (V32, 1, 8), (V16, 1, 4)],
     "c3-four-islands": [(A100, 1, 4), (V32, 1, 8), (V16, 1, 4), (T4, 1, 4)],
+    "consumer-10gbe": [
+        ("RTX-4090", 1, 4),
+        ("RTX-4090#2", 2, 2),
+        ("RTX-3090", 2, 2),
+        ("RTX-3090#2", 1, 2),
+    ],
+    "nvl72-racks": [("GB200", 18, 4), ("GB200#2", 18, 4)],
+    "ragged-lab": [(A100, 1, 2), ("A40", 1, 4), ("RTX-3090", 2, 8)],
+    "two-sites": [(A100, 2, 8), (V32, 2, 8), (f"{V32}#2", 1, 4)],
 }
 
 
@@ -56,9 +65,9 @@ def test_examples(name: str) -> None:
     some = load_cluster(str(EXAMPLES / f"{name}.yaml"))
     assert some.name == name
     islands = build_islands(some, Precision.FP16)
-    assert [(i.name, i.num_nodes, i.gpus_per_node) for i in islands] == EXPECTED[name]
+    assert sorted((i.name, i.num_nodes, i.gpus_per_node) for i in islands) == sorted(EXPECTED[name])
     assert violations(islands, some, Precision.FP16, Tolerances()) == []
-    assert bool(some.assumptions) is name.startswith("c")
+    assert bool(some.assumptions) is (name != "a100-v100-mixed")
 
 
 def test_every_example_is_tested() -> None:

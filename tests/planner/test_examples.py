@@ -1,4 +1,4 @@
-"""Every example cluster with five models: what is expected, why, and that it is so.
+"""The paper's clusters with five models each: what is expected, why, and that it is so.
 
 The reasons are checked too: the gibibytes in them are counted by hand (byte_count.py), and so is every
 refusal. The count is an under-estimate, so it also must not forbid what is planned.
@@ -40,6 +40,9 @@ from tangram.planner.recost import cost_violations
 
 PLAN = None
 STATES, LAYERS = Excess.STATES, Excess.WHOLE_LAYERS
+
+ELSEWHERE = {"consumer-10gbe", "nvl72-racks", "ragged-lab", "two-sites"}
+"""Examples of how clusters are described, planned in test_cluster_cases.py."""
 
 TABLE: list[tuple[str, str, Excess | None, str]] = [
     ("a100-v100-mixed", "gpt3-13b", PLAN, "216 GiB of states on 567 GiB"),
@@ -100,7 +103,7 @@ REFUSED = [(cluster, model) for cluster, model, expected, _ in TABLE if expected
 
 
 def test_the_table_is_complete() -> None:
-    clusters = sorted(path.stem for path in CLUSTERS.glob("*.yaml"))
+    clusters = sorted({path.stem for path in CLUSTERS.glob("*.yaml")} - ELSEWHERE)
     assert [row[:2] for row in TABLE] == [(cluster, model) for cluster in clusters for model in MODELS]
 
 

@@ -83,7 +83,7 @@ def test_islands_without_the_precision_are_excluded() -> None:
     assert [island.name for island in space.islands] == ["A100-40GB-SXM"]
     ((left_out, reason),) = space.excluded
     assert left_out.name == "V100-32GB-SXM2"
-    assert reason == "V100-32GB-SXM2 has no bf16 matrix arithmetic"
+    assert reason == "V100-32GB-SXM2 has no bf16 matrix arithmetic; --precision fp16 would let it take part"
     assert space.num_gpus == 4
 
 

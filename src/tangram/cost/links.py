@@ -46,8 +46,8 @@ class Groups:
         egress_bytes_per_s: Of one node.
         intra_latency_s, inter_latency_s: Of one message.
         intra_kind: Of the link in the node, as :func:`tangram.cost.constants.link_kind` numbers it.
-        in_bridge: Whether all ranks of a group are joined by one bridge; 0 or 1, shape ``(6, num_configs)``.
-        bridge_bytes_per_s, bridge_latency_s, bridge_kind: Of the bridge; those of the node without one.
+        in_bridge: Whether all ranks of a group are joined by one bridge; 0 or 1, also one for all groups.
+        bridge_bytes_per_s, bridge_latency_s, bridge_kind: Of the bridge; they mean nothing without one.
     """
 
     size: FloatArray
@@ -59,10 +59,10 @@ class Groups:
     intra_latency_s: Number
     inter_latency_s: Number
     intra_kind: int | IntArray
-    in_bridge: FloatArray
-    bridge_bytes_per_s: Number
-    bridge_latency_s: Number
-    bridge_kind: int | IntArray
+    in_bridge: Number = 0.0
+    bridge_bytes_per_s: Number = 1.0
+    bridge_latency_s: Number = 0.0
+    bridge_kind: int | IntArray = 0
 
     @staticmethod
     def of(portion: Portion, configs: StageConfigs) -> Groups:
@@ -134,8 +134,9 @@ class LinkRates:
         )
         inside = 1 / (groups.intra_bytes_per_s * np.choose(groups.intra_kind, shares))
         bridged = 1 / (groups.bridge_bytes_per_s * np.choose(groups.bridge_kind, shares))
-        intra = np.where(groups.in_bridge > 0, bridged, inside)
-        message_s = np.where(groups.in_bridge > 0, groups.bridge_latency_s, groups.intra_latency_s)
+        in_bridge = np.broadcast_to(np.asarray(groups.in_bridge) > 0, groups.size.shape)
+        intra = np.where(in_bridge, bridged, inside)
+        message_s = np.where(in_bridge, groups.bridge_latency_s, groups.intra_latency_s)
         cross = groups.per_node / (groups.egress_bytes_per_s * cluster.nic_efficiency)
         # A node holds per_node / in_node groups of each kind: each gets that share of the NICs.
         ring = np.where(groups.nodes > 1, np.maximum(cross / groups.in_node, intra), intra)

@@ -98,7 +98,7 @@ def search_space(
     """Builds the space over islands, coarsened to the lattice limit."""
     usable = tuple(i for i in islands if i.gpu.supports(precision))
     excluded = tuple(
-        (i, f"{i.gpu.name} has no {precision} matrix arithmetic")
+        (i, f"{i.gpu.name} has no {precision} matrix arithmetic{_instead(i, precision)}")
         for i in islands
         if not i.gpu.supports(precision)
     )
@@ -130,6 +130,13 @@ def search_space(
         portion_classes=tuple(classes.index(key) for key in keys),
         notes=notes,
     )
+
+
+def _instead(island: Island, precision: Precision) -> str:
+    """What would let an island take part."""
+    others = (Precision.BF16, Precision.FP16) if precision.is_mixed else (Precision.TF32, Precision.FP32)
+    able = [other for other in others if island.gpu.supports(other)]
+    return f"; --precision {able[0]} would let it take part" if able else ""
 
 
 def _lost(island: Island, unit: int) -> str:
