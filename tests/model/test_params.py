@@ -88,10 +88,10 @@ def test_published_totals(name: str) -> None:
 def test_published_active_counts() -> None:
     assert num_active_params(load_preset("mixtral-8x7b")) == pytest.approx(12.9e9, rel=0.01)
     assert num_active_params(load_preset("mixtral-8x22b")) == pytest.approx(39e9, rel=0.01)
-    # 37B is rounded, and leaves the embedding out (0.93B).
+    # 37B is rounded; README_WEIGHTS.md of the repository has 36.7B. Both leave the embedding out (0.93B).
     deepseek = num_active_params(load_preset("deepseek-v3")) - 129280 * 7168
     assert round(deepseek / 1e9) == 37
-    assert deepseek == pytest.approx(37e9, rel=0.011)
+    assert deepseek == pytest.approx(36.7e9, rel=0.01)
     # The card cuts 3.353 off to 3.3, 1.6 % below; to its two digits we agree, and to the tensors exactly.
     qwen = num_active_params(load_preset("qwen3-30b-a3b"))
     assert math.floor(qwen / 1e8) / 10 == 3.3

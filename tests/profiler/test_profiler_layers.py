@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -123,3 +124,31 @@ def test_weights_and_inputs_are_always_the_same(name: str) -> None:
     layer = KINDS[name]
     first, second = (built(shard_of(model_of(layer), 2), layer) for _ in range(2))
     assert torch.equal(first(first.sample()), second(second.sample()))
+
+
+RARE_ENDS: dict[str, dict[str, Any]] = {
+    "narrow": {"embedding_size": 12, "final_norm": False, "position_offset": 2},
+    "normed": {"embedding_norm": True},
+}
+
+
+@pytest.mark.parametrize("name", RARE_ENDS)
+@pytest.mark.parametrize("tp", [1, 2])
+def test_ends_that_few_models_have_train(name: str, tp: int) -> None:
+    model = replace(model_of(KINDS["gpt"], learned=True), **RARE_ENDS[name])
+    shard = shard_of(model, tp)
+    embedding, head = Embedding(shard, shard.generator()), Head(shard, shard.generator())
+    x = embedding(embedding.sample())
+    assert x.shape == (shard.shard_tokens, 32)
+    rows = head.sample()
+    with FlopCounterMode(display=False) as counter:
+        loss = head(rows)
+    padded = padded_vocab_size(model.vocab_size, tp)
+    expected = part_forward_flop(model, None, Part.HEAD, shard.tokens, shard.seq_len, vocab_size=padded)
+    assert products(counter) * tp == expected
+    x.backward(torch.ones_like(x))
+    loss.backward()
+    for tensor in (rows, *embedding.parameters(), *head.parameters()):
+        assert tensor.grad is not None
+        assert tensor.grad.isfinite().all()
+        assert tensor.grad.count_nonzero() > 0
