@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import corpus_clusters
+import corpus_families
 import corpus_jobs
 import corpus_measured
 import corpus_models
@@ -15,6 +16,7 @@ from malformed import Malformed, commands_built_once, run
 
 CORPUS: tuple[Malformed, ...] = (
     *corpus_models.CASES,
+    *corpus_families.CASES,
     *corpus_clusters.CASES,
     *corpus_jobs.CASES,
     *corpus_plans.CASES,
