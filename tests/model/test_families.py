@@ -133,7 +133,9 @@ def test_gemma_windows() -> None:
     assert windows(parse(GEMMA2, sliding_window=64, layer_types=listed)) == [None, None, None, 64]
     seven: dict[str, object] = {"num_hidden_layers": 7, "sliding_window": 64}
     assert windows(parse(GEMMA3, **seven)) == [64, 64, 64, 64, 64, None, 64]
-    assert windows(parse(GEMMA3, **seven, sliding_window_pattern=3)) == [64, 64, None, 64, 64, None, 64]
+    for key in ("sliding_window_pattern", "_sliding_window_pattern"):
+        changed = parse(GEMMA3, **seven, **{key: 3})
+        assert windows(changed) == [64, 64, None, 64, 64, None, 64]
 
 
 def test_gemma3_is_nested_and_leaves_most_out() -> None:

@@ -25,7 +25,7 @@ from tangram.model.spec import LayerSpec, ModelSpec, NormKind
 
 GEMMA_KEYS = (*ROTARY_KEYS, "attention_bias", "use_bidirectional_attention")
 GEMMA2_KEYS = (*GEMMA_KEYS, "sliding_window", "layer_types")
-GEMMA3_KEYS = (*GEMMA2_KEYS, "sliding_window_pattern")
+GEMMA3_KEYS = (*GEMMA2_KEYS, "sliding_window_pattern", "_sliding_window_pattern")
 
 HEAD_DIM = 256
 WINDOW = 4096
@@ -52,7 +52,8 @@ def read_gemma3(values: Fields, identity: Identity) -> ModelSpec:
     """Gemma3TextConfig: every sixth layer has no window, queries and keys are normalised."""
     count = num_layers(values)
     window = optional_window(values, if_absent=WINDOW)
-    pattern = values.optional_integer("sliding_window_pattern", limits.MAX_LAYERS) or GEMMA3_PATTERN
+    names = ("sliding_window_pattern", "_sliding_window_pattern")  # the second one since transformers 4.53
+    pattern = values.optional_integer(names[0], limits.MAX_LAYERS, aliases=names[1:]) or GEMMA3_PATTERN
     windows = layer_windows(values, count, window, lambda idx: (idx + 1) % pattern != 0)
     heads = values.optional_integer("num_attention_heads", limits.MAX_HEADS) or GEMMA3_HEADS
     layer = _layer(values, kv_if_absent=4, num_heads=heads, post_norm=True, qk_norm=True)
