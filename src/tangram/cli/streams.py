@@ -71,7 +71,9 @@ def note(text: str) -> None:
 
 def one_line(text: str, longest: int = 1000) -> str:
     """Returns a text for the terminal: one line of bounded length, without characters that it would obey."""
-    shown = "".join(char if char.isprintable() else "?" for char in text)
+    from tangram.model.json_file import printable
+
+    shown = printable(text)
     return shown if len(shown) <= longest else f"{shown[: longest - 200]} ... {shown[-195:]}"
 
 

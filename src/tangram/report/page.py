@@ -8,6 +8,7 @@ from typing import TextIO
 from rich.console import Console
 from rich.text import Text
 
+from tangram.model.json_file import printable
 from tangram.report.grid import Cell, Grid
 
 _ASCII = str.maketrans(
@@ -79,9 +80,9 @@ class Page:
         self.lines.extend(grid.lines())
 
     def print(self, console: Console) -> None:
-        """Prints all lines, as they are."""
+        """Prints all lines, as they are, but for characters that a terminal would obey."""
         for line in self.lines:
-            shown = line if self.unicode else _plain(line)
+            shown = _harmless(line if self.unicode else _plain(line))
             console.print(shown, soft_wrap=True)
 
 
@@ -101,6 +102,16 @@ def make_console(stream: TextIO, width: int) -> Console:
 def can_show_unicode(stream: TextIO) -> bool:
     """Whether the stream's encoding holds block characters."""
     return (getattr(stream, "encoding", None) or "ascii").lower().replace("_", "-").startswith("utf")
+
+
+def _harmless(line: Text) -> Text:
+    """Names come from files, and a plan file may hold anything."""
+    text = printable(line.plain)
+    if text == line.plain:
+        return line
+    harmless = line.copy()
+    harmless.plain = text
+    return harmless
 
 
 def _plain(line: Text) -> Text:
