@@ -221,7 +221,7 @@ FILES = (
         ("models", "lama-3-8b"),
         (
             "unknown model 'lama-3-8b'",
-            "did you mean 'llama-3-8b' or 'llama-3-70b' or 'llama-3-405b'?",
+            "did you mean 'llama-3-8b'",
         ),
     ),
     Malformed(
