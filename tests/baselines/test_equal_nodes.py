@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram.baselines.nodes import divided, equal_parts
-from tangram.cluster.spec import Cluster, Slot
+from tangram.baselines.nodes import NodePart, divided, equal_parts
+from tangram.cluster.spec import Bridge, Cluster, Slot
 from tangram.testing.cases import small_cluster
 
 
@@ -44,3 +44,22 @@ def test_the_papers_third_cluster_becomes_four_nodes_of_four() -> None:
 def test_equal_nodes_stay_as_they_are() -> None:
     cluster = cluster_of(4, 4)
     assert divided(cluster) == cluster
+
+
+def test_parts_keep_bridges_that_lie_within_them() -> None:
+    """Bridged GPUs need not follow each other; the GPUs of a part are taken bridge by bridge."""
+
+    def parts_of(groups: tuple[tuple[int, ...], ...], *sizes: int) -> list[NodePart]:
+        plain = cluster_of(*sizes)
+        bridge = Bridge(groups, "nvlink", 3e11, 5e-6)
+        first = replace(plain.nodes[0], bridge=bridge)
+        return list(equal_parts(replace(plain, nodes=(first, *plain.nodes[1:]))))
+
+    pairs = ((0, 4), (1, 5), (2, 6), (3, 7))
+    first, second, _ = parts_of(pairs, 8, 4)
+    assert [slot.gpu_idx for slot in (*first.slots, *second.slots)] == [0, 4, 1, 5, 2, 6, 3, 7]
+    assert first.part.bridge is not None
+    assert first.part.bridge.groups == ((0, 1), (2, 3))
+    assert [p.part.bridge and p.part.bridge.groups for p in parts_of(pairs, 8, 2)][:4] == [((0, 1),)] * 4
+    # Three of six are a bridge and a half.
+    assert parts_of(((0, 1), (2, 3), (4, 5)), 6, 3)[0].part.bridge is None

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tangram.cluster.file_intra import fastest_groups
 from tangram.cluster.islands import build_islands, violations
@@ -86,6 +90,44 @@ def blocks(sizes: list[int], inside: float, outside: float) -> tuple[tuple[float
 def test_groups_are_equal_and_clearly_faster(sizes: list[int], inside: float, size: int | None) -> None:
     found = fastest_groups(blocks(sizes, inside, 10.0))
     assert (None if found is None else len(found[0][0])) == size
+
+
+def divisions(left: tuple[int, ...], size: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """All ways to divide GPUs into groups of a size."""
+    if not left:
+        yield ()
+        return
+    for others in combinations(left[1:], size - 1):
+        group = (left[0], *others)
+        rest = tuple(gpu for gpu in left if gpu not in group)
+        yield from ((group, *more) for more in divisions(rest, size))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from([2, 4, 6, 8]), st.data())
+def test_the_fastest_groups_are_those_of_brute_force(size: int, data: st.DataObject) -> None:
+    """Mostly nearly divided matrices, so that both answers are frequent."""
+    width = data.draw(st.sampled_from([2, 4]))
+    order = data.draw(st.permutations(range(size)))
+    rates = st.sampled_from((10.0, 11.0)), st.sampled_from((16.0, 17.0, 30.0)), st.sampled_from((10.0, 30.0))
+    matrix = [[0.0] * size for _ in range(size)]
+    for i, j in combinations(range(size), 2):
+        near = order[i] // width == order[j] // width
+        odd = data.draw(st.integers(0, 30)) == 0
+        matrix[i][j] = matrix[j][i] = data.draw(rates[2 if odd else int(near)])
+    every = [matrix[i][j] for i, j in combinations(range(size), 2)]
+    best = 0.0
+    for joined in (2, 4):
+        for groups in divisions(tuple(range(size)), joined) if joined < size and size % joined == 0 else ():
+            within = [matrix[i][j] for group in groups for i, j in combinations(group, 2)]
+            home = {gpu: idx for idx, group in enumerate(groups) for gpu in group}
+            across = [matrix[i][j] for i, j in combinations(range(size), 2) if home[i] != home[j]]
+            if min(within) > max(across) and min(within) >= 1.5 * min(every):
+                best = max(best, min(within))
+    found = fastest_groups(tuple(tuple(row) for row in matrix))
+    assert (found[1] if found else 0.0) == best
+    if found:
+        assert all(matrix[i][j] >= best for group in found[0] for i, j in combinations(group, 2))
 
 
 def test_a_chain_of_fast_links_is_no_group() -> None:

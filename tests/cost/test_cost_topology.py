@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from itertools import product
+from math import gcd, prod
+
+import numpy as np
 import pytest
 
 from tangram.basis import SHIPPED_BASIS
@@ -10,7 +14,7 @@ from tangram.cluster.readers import cluster_from_yaml
 from tangram.cluster.spec import Cluster, Island, Portion
 from tangram.cost.configs import legal_configs
 from tangram.cost.constants import cluster_constants, stack_constants
-from tangram.cost.links import DATA, EP, TP, Groups, LinkRates
+from tangram.cost.links import CP, DATA, EP, TP, Groups, LinkRates
 from tangram.cost.stage import stage_cost
 from tangram.cost.transfer import transfer
 from tangram.cost.types import StageConfig, StageConfigs
@@ -188,3 +192,37 @@ def test_a_shared_line_counts_once_however_many_nodes_talk() -> None:
             "~" in name
             for name in node_edge(cluster, east[:2], east[2:], 10**9, 8, SHIPPED_BASIS).forward_resources
         )
+
+
+def ranks_of(group: int, dp: int, cp: int, tp: int) -> list[list[int]]:
+    """All groups of one kind, written down rank by rank: row-major over (dp, cp, tp)."""
+    mesh = np.arange(dp * cp * tp).reshape(dp, cp, tp)
+    axes = {TP: (0, 1), CP: (0, 2), DATA: (2,)}[group]
+    kept = [axis for axis in range(3) if axis not in axes]
+    moved = np.transpose(mesh, (*axes, *kept))
+    rows: list[list[int]] = moved.reshape(prod(mesh.shape[axis] for axis in axes), -1).tolist()
+    return rows
+
+
+@pytest.mark.parametrize(("size", "joined"), [(4, 2), (8, 2), (8, 4), (12, 2), (12, 4)])
+def test_groups_in_a_bridge_are_found_as_by_hand(size: int, joined: int) -> None:
+    groups = [list(range(first, first + joined)) for first in range(0, size, joined)]
+    intra = f"{{link: pcie, bridge: nvlink, groups: {groups}}}"
+    (island,) = islands(f"nodes: [{{name: a, gpus: 'A40:{size}', intra: {intra}}}]")
+    for taken in (g for g in range(1, size + 1) if size % g == 0):
+        # Placement begins at multiples of what the stage and a bridge have in common.
+        starts = range(0, size - taken + 1, gcd(taken, joined))
+        for dp, cp, tp in product(range(1, taken + 1), repeat=3):
+            if dp * cp * tp != taken:
+                continue
+            config = StageConfigs.of([StageConfig(dp=dp, cp=cp, tp=tp)])
+            found = Groups.of(Portion(island, 1, taken), config).in_bridge
+            for group, ranks_in_it in ((TP, tp), (CP, cp), (DATA, dp * cp)):
+                if ranks_in_it == 1:
+                    continue
+                within = all(
+                    len({(start + rank) // joined for rank in ranks}) == 1
+                    for start in starts
+                    for ranks in ranks_of(group, dp, cp, tp)
+                )
+                assert bool(np.asarray(found)[group, 0]) is within, (taken, dp, cp, tp, group)

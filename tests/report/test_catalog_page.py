@@ -51,3 +51,17 @@ def test_what_few_models_have(name: str, expected: str) -> None:
     page = Page(80, unicode=False)
     add_model(page, load_preset(name))
     assert expected in " ".join(" ".join(line.plain for line in page.lines).split())
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("RTX-4090", "none; PCIe 32 GB/s, through host memory: no peer access"),
+        ("A40", "56.25 GB/s per direction, bridges over pairs; PCIe 32 GB/s"),
+        ("GB200", "900 GB/s per direction, over 72 GPUs of several nodes; PCIe 450 GB/s"),
+    ],
+)
+def test_what_joins_gpus_is_told(name: str, expected: str) -> None:
+    page = Page(140, unicode=False)
+    add_gpu(page, load_catalog()[name])
+    assert any(line.plain.rstrip().endswith(expected) for line in page.lines)

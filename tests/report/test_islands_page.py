@@ -1,10 +1,15 @@
 from __future__ import annotations
 
+import pytest
 from report_samples import make_plan
 
+from tangram.cluster.islands import build_islands
+from tangram.cluster.readers import cluster_from_yaml
 from tangram.job import Precision
+from tangram.plan.schema import ClusterSection, IslandSection
 from tangram.report.islands import add_islands
 from tangram.report.page import Page
+from tangram.yaml_reader import parse_yaml
 
 
 def lines(reasons: dict[str, list[str]]) -> list[str]:
@@ -42,3 +47,19 @@ def test_a_file_may_name_what_it_does_not_define() -> None:
 def test_names_that_contain_each_other_are_told_apart() -> None:
     text = lines({"V100-32GB-SXM2": ["links to A100-80GB-SXM#2 reach 1 GB/s"]})
     assert "  - V100-32GB-SXM2: links to A100-80GB-SXM#2 reach 1 GB/s." in text
+
+
+@pytest.mark.parametrize(
+    ("cluster", "inside"),
+    [
+        ("nodes: [{name: a, gpus: 'A40:4', intra: nvlink-pairs}]", "32 GB/s pcie; pairs 56.25 GB/s nvlink"),
+        ("nodes: [{name: a, gpus: 'RTX-4090:4'}]", "25.6 GB/s pcie-host"),
+        ("nodes: [{name: a, count: 3, gpus: 'GB200:4'}]", "900 GB/s nvlink, over all 3 nodes"),
+    ],
+)
+def test_what_joins_gpus_is_told(cluster: str, inside: str) -> None:
+    read = cluster_from_yaml(parse_yaml(cluster, "c.yaml"), "c")
+    islands = [IslandSection.of(island) for island in build_islands(read, Precision.FP16)]
+    page = Page(140, unicode=False)
+    add_islands(page, islands, ClusterSection.of(read), {}, Precision.FP16)
+    assert any(f"  {inside}  " in line.plain for line in page.lines)

@@ -17,7 +17,7 @@ from tangram.advise.referee import judge
 from tangram.baselines.nodes import NodePart, equal_parts
 from tangram.baselines.replica_cost import slowest_gpu
 from tangram.cluster.islands import build_islands
-from tangram.cluster.spec import Cluster, Portion, Slot
+from tangram.cluster.spec import Bridge, Cluster, Node, Portion, Slot
 from tangram.cluster.tolerances import Tolerances
 from tangram.job import Job, Precision
 from tangram.parallelizers.guard import guarded_plan
@@ -87,6 +87,9 @@ def as_if_equal(cluster: Cluster, parts: tuple[NodePart, ...], precision: Precis
         intra_kind=min(nodes, key=lambda node: node.intra_bandwidth_bytes_per_s).intra_kind,
         nic_bandwidth_bytes_per_s=nic,
         group="all",
+        bridge=_common_bridge(nodes),
+        domain=nodes[0].domain if len({node.reach for node in nodes}) == 1 else None,
+        nic_share_frac=min(node.nic_share_frac for node in nodes),
     )
     made = tuple(replace(like, name=f"node-{idx:05}", host=f"node-{idx:05}") for idx in range(len(nodes)))
     return Cluster(
@@ -95,6 +98,14 @@ def as_if_equal(cluster: Cluster, parts: tuple[NodePart, ...], precision: Precis
         default_bandwidth_bytes_per_s=min(links, default=cluster.default_bandwidth_bytes_per_s),
         default_latency_s=max(latencies, default=cluster.default_latency_s),
     )
+
+
+def _common_bridge(nodes: Sequence[Node]) -> Bridge | None:
+    """The slowest bridge, where all nodes have bridges of one size."""
+    bridges = [node.bridge for node in nodes if node.bridge is not None]
+    if len(bridges) < len(nodes) or len({bridge.size for bridge in bridges}) > 1:
+        return None
+    return min(bridges, key=lambda bridge: (bridge.bandwidth_bytes_per_s, -bridge.latency_s))
 
 
 def _ordered(parts: tuple[NodePart, ...], precision: Precision, fastest_first: bool) -> tuple[NodePart, ...]:

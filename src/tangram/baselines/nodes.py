@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 from math import gcd
 
-from tangram.cluster.spec import Cluster, Node, Slot
+from tangram.cluster.spec import Bridge, Cluster, Node, Slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class NodePart:
     Attributes:
         part: The node that a planner sees.
         whole: The node that is there.
-        first_gpu: Index of the part's first GPU on it.
+        first_gpu: Place of the part's first GPU in the order in which stages take them.
     """
 
     part: Node
@@ -30,7 +30,7 @@ class NodePart:
 
     def slot(self, gpu_idx: int) -> Slot:
         """Returns a GPU of the part as one of the real node."""
-        return Slot(self.whole, self.first_gpu + gpu_idx)
+        return Slot(self.whole, self.whole.gpu_order[self.first_gpu + gpu_idx])
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -50,8 +50,17 @@ def equal_parts(cluster: Cluster) -> tuple[NodePart, ...]:
     for node in sorted(cluster.nodes, key=lambda node: node.name):
         for first in range(0, node.num_gpus, size):
             name = node.name if node.num_gpus == size else f"{node.name}/{first // size}"
-            parts.append(NodePart(replace(node, name=name, num_gpus=size), node, first))
+            part = replace(node, name=name, num_gpus=size, bridge=_bridge_of_part(node.bridge, size))
+            parts.append(NodePart(part, node, first))
     return tuple(parts)
+
+
+def _bridge_of_part(bridge: Bridge | None, size: int) -> Bridge | None:
+    """A bridge over the GPUs of a part, where parts and bridges divide each other."""
+    if bridge is None or gcd(bridge.size, size) != min(bridge.size, size):
+        return None
+    width = min(bridge.size, size)
+    return replace(bridge, groups=tuple(tuple(range(at, at + width)) for at in range(0, size, width)))
 
 
 def divided(cluster: Cluster) -> Cluster:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tangram.cluster.catalog import domain_gpus, gpu_link, has_peer_access
 from tangram.cluster.spec import GpuSpec
 from tangram.job import Precision
 from tangram.model.params import count_params, num_active_params, num_params
@@ -87,18 +88,29 @@ def add_gpu(page: Page, part: GpuSpec) -> None:
     lacking = [precision.value for precision in Precision if not part.supports(precision)]
     memory = f"{part.memory_bytes / GIB:.0f} GiB, {part.usable_memory_bytes / GIB:.1f} GiB usable"
     memory += f", {format_bandwidth(part.memory_bandwidth_bytes_per_s)}"
-    link = format_bandwidth(part.link_bytes_per_s) if part.link_bytes_per_s > 0 else "none"
     page.facts(
         [
             ("achieved is", part.achieved_basis),
             *([("lacks", ", ".join(lacking))] if lacking else []),
             ("memory", memory),
-            ("link", f"{link} per direction; PCIe {format_bandwidth(part.pcie_bytes_per_s)}"),
+            ("link", _links(part)),
             ("attention", f"{part.attention_kernel} kernel"),
             ("usual node", counted(part.gpus_per_node, "GPU")),
             ("source", sentence(part.source)),
         ]
     )
+
+
+def _links(part: GpuSpec) -> str:
+    """What joins two GPUs in a node, and whether it joins all of them."""
+    own, domain = gpu_link(part), domain_gpus(part)
+    link = f"{format_bandwidth(part.link_bytes_per_s)} per direction" if own else "none"
+    if own and not own.joins_all:
+        link += ", bridges over pairs"
+    if domain:
+        link += f", over {domain} GPUs of several nodes"
+    path = "" if has_peer_access(part) else ", through host memory: no peer access"
+    return f"{link}; PCIe {format_bandwidth(part.pcie_bytes_per_s)}{path}"
 
 
 _RATES = (Precision.FP8, Precision.BF16, Precision.FP16, Precision.TF32, Precision.FP32)
