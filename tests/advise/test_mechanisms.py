@@ -9,6 +9,7 @@ import pytest
 from example_plans import example_cluster, example_model
 
 from tangram.advise.compare import Question, compare
+from tangram.cluster.readers import load_cluster
 from tangram.cluster.spec import Cluster, Node
 from tangram.job import Job, Precision
 from tangram.planner.planner import plan
@@ -33,28 +34,30 @@ def seconds(cluster: Cluster, model: str, *planners: str) -> dict[str, float]:
     }
 
 
-@pytest.mark.parametrize(
-    ("cluster", "planner"), [(c1(1, 1), "metis"), pytest.param(c1(2, 2), "sailor", marks=pytest.mark.slow)]
-)
-def test_recomputation_closes_most_of_a_baselines_gap_where_memory_binds(
-    cluster: Cluster, planner: str
-) -> None:
-    found = seconds(cluster, "gpt3-2.6b", "exact", planner, f"{planner}-recompute")
-    gap = found[planner] - found["exact"]
+def test_recomputation_closes_most_of_metis_gap_where_memory_binds() -> None:
+    found = seconds(c1(1, 1), "gpt3-2.6b", "exact", "metis", "metis-recompute")
+    gap = found["metis"] - found["exact"]
     assert gap > 0.5 * found["exact"]
-    assert found[f"{planner}-recompute"] - found["exact"] < 0.5 * gap
+    assert found["metis-recompute"] - found["exact"] < 0.5 * gap
 
 
-def test_recomputation_gives_baselines_a_plan_where_they_had_none() -> None:
-    found = seconds(c1(2, 2), "gpt3-6.7b", "metis", "metis-recompute")
-    assert found["metis"] == float("inf") > found["metis-recompute"]
+@pytest.mark.parametrize(
+    ("cluster", "model", "planner"),
+    [(c1(2, 2), "gpt3-6.7b", "metis"), (c1(1, 1), "gpt3-2.6b", "sailor")],
+)
+def test_recomputation_gives_baselines_a_plan_where_they_had_none(
+    cluster: Cluster, model: str, planner: str
+) -> None:
+    found = seconds(cluster, model, planner, f"{planner}-recompute")
+    assert found[planner] == float("inf") > found[f"{planner}-recompute"]
 
 
 def test_on_equal_gpus_planners_of_mixed_clusters_do_alike() -> None:
-    mixed = seconds(c1(2, 2), "gpt3-2.6b", "metis", "sailor")
-    equal = seconds(c1(0, 4), "gpt3-2.6b", "metis", "sailor")
-    assert max(mixed.values()) > 1.5 * min(mixed.values())
-    assert max(equal.values()) < 1.1 * min(equal.values())
+    planners = ("exact", "metis", "sailor")
+    mixed = seconds(c1(2, 2), "gpt3-2.6b", *planners)
+    equal = seconds(load_cluster("1x8xA100-80GB-SXM"), "gpt3-2.6b", *planners)
+    assert max(mixed.values()) > 1.3 * min(mixed.values())
+    assert max(equal.values()) < 1.05 * min(equal.values())
 
 
 def used(cluster: Cluster, job: Job, part: str, change: Callable[[Node], Node]) -> int:
