@@ -154,7 +154,12 @@ def test_a_line_between_sites_keeps_a_plan_at_home() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "model", "micro_batch"),
-    [("consumer-10gbe", "llama-3-8b", 1), ("nvl72-racks", "gpt3-13b", 64), ("two-sites", "gpt3-13b", 16)],
+    [
+        ("consumer-10gbe", "llama-3-8b", 1),
+        ("measured-links", "gpt3-2.6b", 4),
+        ("nvl72-racks", "gpt3-13b", 64),
+        ("two-sites", "gpt3-13b", 16),
+    ],
 )
 def test_examples_are_planned(name: str, model: str, micro_batch: int) -> None:
     cluster = load_cluster(str(EXAMPLES / f"{name}.yaml"))

@@ -41,7 +41,7 @@ from tangram.planner.recost import cost_violations
 PLAN = None
 STATES, LAYERS = Excess.STATES, Excess.WHOLE_LAYERS
 
-ELSEWHERE = {"consumer-10gbe", "nvl72-racks", "ragged-lab", "two-sites"}
+ELSEWHERE = {"consumer-10gbe", "measured-links", "nvl72-racks", "ragged-lab", "two-sites"}
 """Examples of how clusters are described, planned in test_cluster_cases.py."""
 
 TABLE: list[tuple[str, str, Excess | None, str]] = [
