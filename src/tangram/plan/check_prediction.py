@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from tangram.model.flops import model_flop_per_token
 from tangram.plan.schema import PipelineSection
 from tangram.plan.violation import Facts, StageFacts, Violation, Violations
 
@@ -39,6 +40,16 @@ def _stage(item: StageFacts) -> Violations:
         yield Violation("boundary-bytes", f"{where}.boundary_bytes", words)
 
 
+def _largest_mfu(facts: Facts) -> float:
+    """What GPUs at their peak would show: model FLOP hold the half of attention that a mask leaves out."""
+    if facts.model is None:
+        return 2.0
+    seq_len = facts.doc.job.seq_len
+    return model_flop_per_token(facts.model, seq_len) / model_flop_per_token(
+        facts.model, seq_len, causal=True
+    )
+
+
 def _numbers(facts: Facts) -> Violations:
     prediction, job = facts.doc.prediction, facts.doc.job
     positive = True
@@ -49,8 +60,11 @@ def _numbers(facts: Facts) -> Violations:
             yield Violation(
                 "prediction-not-positive", f"prediction.{name}", f"is {value:g}; it must be above 0"
             )
-    if prediction.mfu > 1:
-        yield Violation("prediction-range", "prediction.mfu", f"is {prediction.mfu:g}; legal: 0 to 1")
+    most = _largest_mfu(facts)
+    if prediction.mfu > most:
+        yield Violation(
+            "prediction-range", "prediction.mfu", f"is {prediction.mfu:g}; legal: 0 to {most:.3g}"
+        )
     if not 0 <= prediction.bubble_frac < 1:
         yield Violation(
             "prediction-range",

@@ -17,7 +17,8 @@ class Prediction(Section):
         iteration_time_s: One optimizer step.
         tokens_per_s, samples_per_s: Throughput.
         model_flop_per_step: Forward and backward, without recomputation.
-        mfu: Model FLOP over what the used GPUs' datasheets promise, 0 to 1.
+        mfu: Model FLOP over what the used GPUs' datasheets promise. Attention counts its whole square, of
+            which causal kernels compute half, so that long sequences may show more than 1.
         bubble_frac: Idle share of the used GPUs' time, 0 to 1.
         bottleneck_stage: The stage that sets the steady pace.
         basis: What the numbers rest on: ``formula``, ``measured`` or ``mixed``.
