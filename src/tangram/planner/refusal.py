@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tangram.cluster.spec import Cluster, Island, Node
 from tangram.cost.constants import upper_memory_ratio
@@ -18,6 +19,13 @@ from tangram.units import NS_PER_S, format_bytes, format_duration
 
 _MAX_REPAIRS = 3
 _REPAIR_LATTICE = 1500
+
+# What a user can pin and do without, in words.
+_PINS = {
+    "micro_batch": "micro-batch",
+    **{name: name for name in ("tp", "pp", "dp", "cp", "ep", "zero", "recompute")},
+    "layers_per_stage": "layers per stage",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +113,7 @@ def _percent(ratio: float) -> str:
 
 def _repairs(search: Search) -> Iterator[Repair]:
     job = search.job
+    yield from _without_pins(search)
     several_nodes = any(island.num_nodes > 1 for island in search.space.islands)
     for text, changed in _job_changes(job, several_nodes=several_nodes):
         yield from _planned(search, text, search.cluster, changed, search.space.islands)
@@ -112,11 +121,28 @@ def _repairs(search: Search) -> Iterator[Repair]:
         yield from _planned(search, text, cluster, job, islands)
 
 
+def _without_pins(search: Search) -> Iterator[Repair]:
+    """The job without one of what is pinned; only where none of that is enough, without all of it."""
+    job = search.job
+    named = [name for name in _PINS if getattr(job.pins, name) is not None]
+    found: list[Repair] = []
+    for name in named:
+        without: dict[str, Any] = {name: None}
+        alone: dict[str, Any] = {name: getattr(job.pins, name)}
+        found += _freed(search, _pins_text(Pins(**alone)), replace(job.pins, **without))
+    if not found and len(named) > 1:
+        left = Pins(allow_cross_node_tp=job.pins.allow_cross_node_tp, offload=job.pins.offload)
+        found += _freed(search, _pins_text(job.pins), left)
+    yield from found
+
+
+def _freed(search: Search, text: str, left: Pins) -> Iterator[Repair]:
+    freed = replace(search.job, pins=left)
+    return _planned(search, f"without the pinned {text}", search.cluster, freed, search.space.islands)
+
+
 def _job_changes(job: Job, *, several_nodes: bool) -> Iterator[tuple[str, Job]]:
     pins, optimizer = job.pins, job.optimizer
-    if _pins_text(pins):
-        freed = Pins(allow_cross_node_tp=pins.allow_cross_node_tp, offload=pins.offload)
-        yield f"without the pinned {_pins_text(pins)}", replace(job, pins=freed)
     if pins.offload == "none":
         yield (
             "with --offload optimizer (states in host memory)",
@@ -176,11 +202,10 @@ def _planned(
 
 
 def _pins_text(pins: Pins) -> str:
-    named = [
-        f"{name} {getattr(pins, name)}"
-        for name in ("micro_batch", "tp", "pp", "dp", "cp", "ep", "zero", "recompute")
-        if getattr(pins, name) is not None
-    ]
-    if pins.layers_per_stage is not None:
-        named.append("layers per stage " + "/".join(map(str, pins.layers_per_stage)))
-    return ", ".join(named).replace("micro_batch", "micro-batch")
+    named = []
+    for name in _PINS:
+        value = getattr(pins, name)
+        if value is not None:
+            shown = "/".join(map(str, value)) if isinstance(value, tuple) else value
+            named.append(f"{_PINS[name]} {shown}")
+    return ", ".join(named)
