@@ -8,6 +8,20 @@ from pathlib import Path
 
 from markdown import DOCS
 
+ORDER = (
+    *("auto", "exact", "aceso", "aceso-alone", "alpa", "alpa-alone", "galvatron", "uniform"),
+    *(
+        "uniform-alone",
+        "uniform-alone-slowest-first",
+        "metis",
+        "metis-published",
+        "metis-recompute",
+        "megatron",
+    ),
+    *("sailor", "sailor-published", "sailor-recompute"),
+)
+"""Planners have the same colour in every picture."""
+
 RESULTS = Path(__file__).parent / "results"
 PICTURES = DOCS / "pictures"
 PAGE = DOCS / "paper-evaluation.md"
@@ -48,13 +62,14 @@ def bars(
     plt = _matplotlib()
     figure, axes = plt.subplots(figsize=(max(7.0, 1.1 + 0.17 * len(series) * len(groups) + len(groups)), 3.8))
     width = 0.84 / len(series)
-    colours = plt.get_cmap("tab20").colors
+    palette = plt.get_cmap("tab20").colors
+    colours = [palette[(ORDER.index(label) if label in ORDER else len(ORDER)) % 20] for label in series]
     for idx, (label, heights) in enumerate(series.items()):
         at = [group - 0.42 + width * (idx + 0.5) for group in range(len(groups))]
-        axes.bar(at, [height or 0.0 for height in heights], width, label=label, color=colours[idx % 20])
+        axes.bar(at, [height or 0.0 for height in heights], width, label=label, color=colours[idx])
         for x, height in zip(at, heights, strict=True):
             if height is None:
-                axes.text(x, 0, "x", ha="center", va="bottom", fontsize=7, color=colours[idx % 20])
+                axes.text(x, 0, "x", ha="center", va="bottom", fontsize=7, color=colours[idx])
     axes.set_xticks(range(len(groups)), groups, fontsize=8)
     axes.set_ylabel(unit, fontsize=8)
     axes.set_title(title, fontsize=9, loc="left")
