@@ -118,7 +118,7 @@ def _with_second_opinion(search: Search, found: Found) -> tuple[Found, SecondOpi
         return found, None
     gap_frac = 0.0 if search.is_proven(found) else found.iteration_ns / search.lower_bound_ns() - 1
     num_questions = len(sizes) * len(search.space.portions) * len(slice_contents(search.atoms).counts)
-    if num_questions > MOST_QUESTIONS:
+    if num_questions > MOST_QUESTIONS or search.space.is_large:
         return found, SecondOpinion(gap_frac, found.iteration_ns, None, num_questions)
     if search.progress is not None:
         search.progress(f"asking {_ASKED} for a second opinion")

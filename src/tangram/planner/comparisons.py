@@ -43,7 +43,7 @@ def best_alone(search: Search) -> Alone | None:
             search.atoms,
             search.cluster,
             search.job,
-            search_space([island], precision),
+            search_space([island], precision, large=search.space.is_large),
             options,
             incumbent_ns=best.found.iteration_ns if best else None,
         ).run()
@@ -60,7 +60,7 @@ def better_without(search: Search, found: Found) -> Found:
     """
     islands = search.space.islands
     gap_ns = found.iteration_ns - search.lower_bound_ns()
-    if len(islands) < 3 or gap_ns <= _GOOD_ENOUGH_FRAC * found.iteration_ns:
+    if search.space.is_large or len(islands) < 3 or gap_ns <= _GOOD_ENOUGH_FRAC * found.iteration_ns:
         return found
     options = replace(search.options, effort=search.options.effort.hurried())
     for left_out in range(min(len(islands), _MOST_LEFT_OUT)):

@@ -65,7 +65,7 @@ def plan(
         atoms = cut_atoms(model, options.granularity)
         check_atoms(len(atoms))
         islands = build_islands(cluster, job.precision, options.tolerances)
-        space = search_space(islands, job.precision)
+        space = search_space(islands, job.precision, may_be_large=job.pins.pp is None)
         check_pins(model, job, space)
     with clock.phase("measured_s"):
         job = with_measured(job, measured, model, atoms, space.islands)
@@ -74,7 +74,7 @@ def plan(
     if answer is None:
         raise infeasible(search)
     found, beyond = answer.found, None
-    if AUTO in options.parallelizers:
+    if AUTO in options.parallelizers and not space.is_large:
         with clock.phase("beyond_s"):
             beyond = with_layer_degrees(search, found)
         found = beyond.found
@@ -136,6 +136,13 @@ def _notes(
         Assumption(note, "to keep the search small; smaller stages there were not tried")
         for note in search.space.notes
     ]
+    if search.space.is_large:
+        coarse.append(
+            Assumption(
+                "plans of a large cluster: the stages of each island follow each other",
+                "to keep the search small, which stops at that; the lower bound holds for any order",
+            )
+        )
     basis = [*unmeasured_notes(measured, search.job, search.space.islands), *transfer_notes(search.job)]
     rejected = [Assumption(text, "its answers were not used") for text in search.rejections]
     opinions = [opinion.note() for opinion in (second, beyond) if opinion is not None]

@@ -15,10 +15,12 @@ from tangram.job import Job
 from tangram.model.atoms import Atom
 from tangram.model.spec import ModelSpec
 from tangram.parallelizers.protocols import StageChoice, StageTable
+from tangram.planner.blocks import uncovered
 from tangram.planner.candidates import Candidate
 from tangram.planner.compose import Composer
 from tangram.planner.edges import Boundaries, boundaries, placed_edge, tied_bytes
 from tangram.planner.frontier import chain_of
+from tangram.planner.large import LargeComposer
 from tangram.planner.lattice import prefix_bound
 from tangram.planner.links import ClassLinks
 from tangram.planner.options import PlanOptions, Pruning
@@ -142,7 +144,8 @@ class Search:
         self._links = ClassLinks.of(
             self.cluster, self.space, tied_bytes(self.model, self.job), self.job.basis
         )
-        self.composer = Composer(self._referee, self.options.effort, incumbent_ns=self.incumbent_ns)
+        kind = LargeComposer if self.space.is_large else Composer
+        self.composer = kind(self._referee, self.options.effort, incumbent_ns=self.incumbent_ns)
 
     @property
     def sizes(self) -> list[MicroBatch]:
@@ -297,6 +300,8 @@ class Search:
 
         ``forced`` keeps them: their times are the reasons for leaving an island out.
         """
+        if self.space.is_large:
+            return found
         for _ in self.space.islands:
             used = {stage.portion.island.name for stage in found.stages}
             problem = self.problem_of(found.micro_batch)
@@ -326,6 +331,9 @@ class Search:
         states = size.reference.state_bytes
         if problem is None or not len(problem.pieces):
             return 0, float(states.sum())
+        if self.space.is_large:
+            covered = len(self.atoms) - uncovered(problem)
+            return covered, float(states[covered:].sum())
         guide = prefix_bound(problem, FAR_NS)
         reached = np.flatnonzero(guide.time_ns[0, :, -1] < FAR_NS)
         covered = int(reached.max(initial=0))

@@ -1,8 +1,9 @@
 """What the search may use: islands, their portions, and how finely their GPUs are counted.
 
 GPUs left per island span a lattice; while its size is at most ``LATTICE_LIMIT`` every portion counts.
-Larger clusters are counted in larger units (a node, two nodes ...), the island with most units first, and
-the plan says so.
+Larger clusters are counted in larger units (part of a node), the island with most units first, and the plan
+says so. Where units would be whole nodes or more, states are not counted at all, and the space is *large*:
+it has every portion, and is searched in another way (:mod:`tangram.planner.large`).
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ class SearchSpace:
         link_classes: Distinct classes of portions; transfers are told apart by them.
         portion_classes: Index into ``link_classes`` of each portion.
         notes: What was coarsened, in words.
+        is_large: Whether the GPUs left are too many states to count; units are then single GPUs.
     """
 
     islands: tuple[Island, ...]
@@ -58,6 +60,7 @@ class SearchSpace:
     link_classes: tuple[LinkClass, ...]
     portion_classes: tuple[int, ...]
     notes: tuple[str, ...]
+    is_large: bool = False
 
     @property
     def num_gpus(self) -> int:
@@ -93,9 +96,22 @@ class SearchSpace:
 
 
 def search_space(
-    islands: Sequence[Island], precision: Precision, *, lattice_limit: int = LATTICE_LIMIT
+    islands: Sequence[Island],
+    precision: Precision,
+    *,
+    lattice_limit: int = LATTICE_LIMIT,
+    may_be_large: bool = False,
+    large: bool = False,
 ) -> SearchSpace:
-    """Builds the space over islands, coarsened to the lattice limit."""
+    """Builds the space over islands.
+
+    Args:
+        islands: All of them.
+        precision: Of the job.
+        lattice_limit: Most points of the lattice of GPUs left; the space is coarsened to it.
+        may_be_large: Whether the space may be large instead of being counted in units of whole nodes.
+        large: Whether it is, however few GPUs there are.
+    """
     usable = tuple(i for i in islands if i.gpu.supports(precision))
     excluded = tuple(
         (i, f"{i.gpu.name} has no {precision} matrix arithmetic{_instead(i, precision)}")
@@ -109,6 +125,11 @@ def search_space(
             break
         largest = counts.index(max(counts))
         units[largest] = _next_unit(usable[largest], units[largest])
+    too_coarse = any(
+        u >= max(i.gpus_per_node, 2) and i.num_nodes > 1 for i, u in zip(usable, units, strict=True)
+    )
+    is_large = large or (may_be_large and too_coarse)
+    units = [1] * len(usable) if is_large else units
     chosen: list[tuple[int, Portion]] = []
     for idx, island in enumerate(usable):
         chosen += [(idx, p) for p in _useful_portions(island) if p.num_gpus % units[idx] == 0]
@@ -129,6 +150,7 @@ def search_space(
         link_classes=classes,
         portion_classes=tuple(classes.index(key) for key in keys),
         notes=notes,
+        is_large=is_large,
     )
 
 

@@ -1,0 +1,198 @@
+"""Composes plans for clusters whose GPUs are too many to tell all states of the search apart.
+
+Per micro-batch size:
+
+1. the relaxed bound (:mod:`tangram.planner.dual`) says what no plan beats, in any order of stages and on
+   any portions; at or above the best time so far, the size is done, proven;
+2. for the sizes with the lowest bounds, block plans (:mod:`tangram.planner.blocks`) are made: first of the
+   shortest pace that covers the model, then of paces a little longer with ever shorter step ends; all of them
+   are simulated.
+
+When all sizes have been considered, the lowest bounds are worked on longer: the least of all is the plan's.
+
+There is no listing here, so an answer is proven only where the bound reaches it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tangram.cost.types import BoolArray
+from tangram.planner.blocks import BlockPlanner
+from tangram.planner.candidates import Candidate
+from tangram.planner.compose import Composer
+from tangram.planner.dual import dual_bound_ns
+from tangram.planner.problem import FAR_NS, Chain, Problem
+
+_PACES = (1.0, 1.005, 1.01, 1.015, 1.02, 1.03, 1.04, 1.05, 1.07, 1.09)
+_STEP_ENDS = 3  # limits on step ends that are tried per pace
+_PACE_HALVINGS = 7
+_ANY_HALVINGS, _LAST_SHIFT = 2, 4  # with other orders, for paces shorter by up to 1/16
+_PLANNED = 4  # micro-batch sizes, those with the lowest bounds
+_MOST_DOUBLINGS = 24
+_QUICK_STEPS, _LONG_STEPS = 12, 80  # of the bound
+
+
+@dataclass(slots=True)
+class LargeComposer(Composer):
+    """Keeps the best plan over several problems, for large clusters."""
+
+    _considered: dict[int, Problem] = field(default_factory=dict)
+    _order: tuple[int, ...] | None = None
+    _planned: set[int] = field(default_factory=set)
+
+    def consider(self, problem_idx: int, problem: Problem) -> None:
+        """Bounds one problem, and looks for plans where it may hold a better one."""
+        if not len(problem.pieces):
+            self.close(problem_idx, self.cutoff_ns, proven=True)
+            return
+        if self.effort.quick or self.cutoff_ns >= FAR_NS:
+            self._plan(problem_idx, problem)
+        if self.effort.quick:
+            self.close(problem_idx, 0, proven=False)
+            return
+        self._bound(problem_idx, problem, _QUICK_STEPS)
+        if not self.proven[problem_idx]:
+            self._considered[problem_idx] = problem
+
+    def scout(self, problem_idx: int, problem: Problem) -> None:
+        """Looks for a first plan in a problem that may leave useful pieces out; says nothing of bounds."""
+        self._plan(problem_idx, problem)
+        self._planned.clear()
+
+    def promise_ns(self, problem: Problem) -> int:
+        """Returns about how long a plan of a problem takes at best."""
+        pieces = problem.pieces
+        if not len(pieces):
+            return FAR_NS
+        slowest = int((pieces.occupied_ns + pieces.head_step_ns).max()) + 1
+        return dual_bound_ns(problem, slowest, _QUICK_STEPS)
+
+    def doubt(self, problem_idx: int, problem: Problem, useless: BoolArray) -> None:
+        """Does nothing: what the rules call useless is not looked at again on a large cluster."""
+
+    def best_with(self, problem_idx: int, problem: Problem, island: int) -> Candidate | None:
+        """Returns None: what-ifs are not searched on a large cluster."""
+        return None
+
+    def settle(self) -> None:
+        """Plans the sizes with the lowest bounds; then works on the lowest bound, as long as that is one that
+        has not been worked on.
+        """
+        for idx in sorted(self._considered, key=lambda idx: (self.lower_bounds_ns[idx], idx))[:_PLANNED]:
+            if idx not in self._planned and self.lower_bounds_ns[idx] < self.cutoff_ns:
+                self._plan(idx, self._considered[idx])
+        done: set[int] = set()
+        while self._considered:
+            lowest = min(self._considered, key=lambda idx: (self.lower_bounds_ns[idx], idx))
+            if lowest in done:
+                break
+            done.add(lowest)
+            self._bound(lowest, self._considered[lowest], _LONG_STEPS)
+
+    def list_rest(self) -> None:
+        """Does nothing: a large cluster has too many plans to list."""
+
+    def improve(self, problem_idx: int, problem: Problem, chain: Chain) -> None:
+        """Takes a plan as one of the candidates."""
+        self._simulate(problem_idx, problem, chain)
+
+    def _bound(self, problem_idx: int, problem: Problem, steps: int) -> None:
+        """Raises the bound of a problem as far as so many steps do."""
+        bound = dual_bound_ns(problem, self.cutoff_ns, steps)
+        bound = min(max(bound, self.lower_bounds_ns.get(problem_idx, 0)), self.cutoff_ns)
+        self.close(problem_idx, bound, proven=bound >= self.cutoff_ns)
+
+    def _plan(self, problem_idx: int, problem: Problem) -> None:
+        """Simulates block plans of paces from the shortest."""
+        if not len(problem.pieces):
+            return
+        self._planned.add(problem_idx)
+        planner = BlockPlanner(problem, self.cutoff_ns)
+        shortest, order = _shortest_pace(problem, planner, self._order)
+        if order is None:
+            return
+        self._order = order
+        for factor in _PACES[:1] if self.effort.quick else _PACES:
+            pace = int(shortest * factor)
+            if pace * problem.num_micro_batches >= self.cutoff_ns:
+                return
+            self._with_step_ends(problem_idx, problem, planner, pace, order)
+
+    def _with_step_ends(
+        self, problem_idx: int, problem: Problem, planner: BlockPlanner, pace_ns: int, order: tuple[int, ...]
+    ) -> None:
+        """Simulates plans of one pace, with step ends as they come, and then ever shorter."""
+        pieces, low = problem.pieces, 0
+        limit = int(pieces.head_step_ns.max())
+        for _ in range(_STEP_ENDS):
+            chain, _, _ = planner.plan(pace_ns, limit, order)
+            if chain is None:
+                low = limit
+                if low >= int(pieces.head_step_ns.max()):
+                    return
+                limit = 2 * low
+            else:
+                self._simulate(problem_idx, problem, chain)
+                limit = min(limit, int(pieces.head_step_ns[list(chain.pieces)].max()))
+                high = limit
+            limit = (low + high) // 2
+
+
+def _shortest_pace(
+    problem: Problem, planner: BlockPlanner, order: tuple[int, ...] | None
+) -> tuple[int, tuple[int, ...] | None]:
+    """Returns the shortest pace, within about a per cent, of which there is a block plan, and the order of
+    its islands; None when there is none.
+
+    Args:
+        problem: What to compose.
+        planner: Of that problem.
+        order: Of the islands, to begin with; None when nothing is known. Other orders are tried where it
+            ends.
+    """
+    pieces, any_step = problem.pieces, int(problem.pieces.head_step_ns.max())
+    slowest = int(pieces.period_ns.max())
+    low, high = 0, _least_pace_ns(problem)
+    for _ in range(_MOST_DOUBLINGS):
+        chain, _, found = planner.plan(high, any_step, order)
+        if chain is None and order is not None:
+            chain, _, found = planner.plan(high, any_step)
+        if chain is not None:
+            break
+        if high >= slowest:
+            return high, None
+        low, high = high, high + (high >> 1)
+    else:
+        return high, None
+    high, found = _halved(planner, low, high, found, any_order=False)
+    return _halved(planner, high - (high >> _LAST_SHIFT), high, found, any_order=True)
+
+
+def _halved(
+    planner: BlockPlanner, low: int, high: int, order: tuple[int, ...], *, any_order: bool
+) -> tuple[int, tuple[int, ...]]:
+    """Narrows down the shortest pace between one of which there may be no plan and one of which there is."""
+    any_step = int(planner.problem.pieces.head_step_ns.max())
+    for _ in range(_ANY_HALVINGS if any_order else _PACE_HALVINGS):
+        middle = (low + high) // 2
+        chain, _, found = planner.plan(middle, any_step, None if any_order else order)
+        if chain is None:
+            low = middle
+        else:
+            high, order = middle, found
+    return high, order
+
+
+def _least_pace_ns(problem: Problem) -> int:
+    """A pace about which to begin: what all GPUs together need, were every piece as good as the best."""
+    pieces = problem.pieces
+    effort = pieces.time_ns * pieces.gpus / (pieces.stop - pieces.start)
+    rate = 0.0
+    for island, capacity in enumerate(problem.capacity):
+        own = effort[pieces.island == island]
+        if len(own):
+            rate += capacity / max(float(np.quantile(own, 0.1)), 1.0)
+    return max(int(problem.num_atoms / rate), 1) if rate else int(pieces.period_ns.max())
