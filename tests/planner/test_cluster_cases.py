@@ -9,7 +9,7 @@ import pytest
 from tangram.cluster.readers import cluster_from_yaml, load_cluster
 from tangram.cluster.shorthand import parse_shorthand
 from tangram.cluster.spec import Cluster
-from tangram.errors import InputError
+from tangram.errors import InfeasibleError, InputError
 from tangram.job import Job, Pins, Precision
 from tangram.model.load import load_model
 from tangram.plan.check import check_plan
@@ -95,13 +95,22 @@ def test_a_job_in_bf16_leaves_the_v100s_out_and_says_why() -> None:
     precision, why = choose_precision(cluster, Precision.BF16)
     assert precision is Precision.BF16
     assert "V100-32GB-SXM2 cannot take part" in why
-    job = Job(64, 2048, precision, pins=Pins(offload="optimizer"))
+    job = Job(64, 2048, precision)
     doc = sound(plan(load_model("llama-3-8b"), cluster, job, precision_reason=why))
     assert {slot.gpu for stage in doc.stages for slot in stage.ranks} == {"A100-40GB-SXM"}
     (left_out,) = doc.idle
     assert left_out.count == 4
     assert "V100-32GB-SXM2 has no bf16 matrix arithmetic" in left_out.reason
     assert "--precision fp16 would let it take part" in left_out.reason
+
+
+def test_a_job_in_bf16_that_needs_the_v100s_is_proposed_fp16() -> None:
+    cluster = parse_shorthand("1x4xA100-40GB-SXM+1x8xV100-32GB-SXM2@100Gbit")
+    with pytest.raises(InfeasibleError) as caught:
+        plan(load_model("gpt3-13b"), cluster, Job(64, 2048, Precision.BF16))
+    told = "\n".join([str(caught.value), *caught.value.details, *caught.value.repairs])
+    assert "V100-32GB-SXM2 has no bf16 matrix arithmetic" in told
+    assert "with --precision fp16, which V100-32GB-SXM2 can take part in" in told
 
 
 def test_a_job_without_a_precision_is_proposed_fp16_on_v100s() -> None:

@@ -9,10 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tangram.cluster.islands import build_islands
 from tangram.cluster.spec import Cluster, Island, Node
 from tangram.cost.constants import upper_memory_ratio
 from tangram.errors import InfeasibleError
-from tangram.job import Job, OptimizerSpec, Pins
+from tangram.job import Job, OptimizerSpec, Pins, Precision
 from tangram.planner.search import Search
 from tangram.planner.space import search_space
 from tangram.units import NS_PER_S, format_bytes, format_duration
@@ -117,8 +118,22 @@ def _repairs(search: Search) -> Iterator[Repair]:
     several_nodes = any(island.num_nodes > 1 for island in search.space.islands)
     for text, changed in _job_changes(job, several_nodes=several_nodes):
         yield from _planned(search, text, search.cluster, changed, search.space.islands)
+    for other in _other_precisions(search):
+        able = build_islands(search.cluster, other, search.options.tolerances)
+        left_out = ", ".join(dict.fromkeys(island.gpu.name for island, _ in search.space.excluded))
+        text = f"with --precision {other}, which {left_out} can take part in"
+        yield from _planned(search, text, search.cluster, replace(job, precision=other), able)
     for text, cluster, islands in _more_nodes(search):
         yield from _planned(search, text, cluster, job, islands)
+
+
+def _other_precisions(search: Search) -> list[Precision]:
+    """Those of 16 bit that all GPUs have, where the job's leaves some of them out."""
+    if not search.space.excluded or not search.job.precision.is_mixed:
+        return []
+    every = [node.gpu for node in search.cluster.nodes]
+    others = (Precision.BF16, Precision.FP16)
+    return [p for p in others if p is not search.job.precision and all(gpu.supports(p) for gpu in every)]
 
 
 def _without_pins(search: Search) -> Iterator[Repair]:
