@@ -94,3 +94,7 @@ def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     by_lower = {k.lower(): k for k in sorted(known)}
     found = difflib.get_close_matches(name.lower(), list(by_lower), n=limit, cutoff=0.55)
     return [by_lower[f] for f in found]
+
+
+class Stopped(BaseException):
+    """Work was asked to end early: no error, and so (like ``KeyboardInterrupt``) not caught as one."""

@@ -29,7 +29,8 @@ SEARCH = "--atoms --workers --pruning"
 OUTPUT = "-o --output --json --trace"
 
 FROZEN = {
-    "plan": f"MODEL CLUSTER {JOB} {CHOICES} {BASIS} {ISLANDS} {SEARCH} --parallelizer {OUTPUT} --stats",
+    "plan": f"MODEL CLUSTER {JOB} {CHOICES} {BASIS} {ISLANDS} {SEARCH} --parallelizer {OUTPUT} --budget "
+    "--stats",
     "compare": f"MODEL CLUSTER {JOB} {CHOICES} {BASIS} {ISLANDS} {SEARCH} --planners --json",
     "show": "PLAN --json",
     "check": "PLAN --json",

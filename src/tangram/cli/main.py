@@ -4,7 +4,7 @@
 1    internal error: a bug
 2    bad input: an option, a file, a name, or a plan that breaks a rule
 3    the input is fine, and nothing fits
-130  interrupted
+130  interrupted (plan then still prints the best plan so far)
 141  whoever read the output went away (as the shell reports it for other programs)
 """
 

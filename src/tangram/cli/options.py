@@ -254,7 +254,16 @@ class OutputOptions:
 
 @dataclass(frozen=True, slots=True)
 class StatsOptions:
-    """What is written about the search itself."""
+    """How long the search may take, and what is written about it."""
+
+    budget: Annotated[
+        float | None,
+        _option(
+            "--budget",
+            metavar="SECONDS",
+            text="End the search after so long, with the best plan so far (default: it ends by itself).",
+        ),
+    ] = None
 
     stats: Annotated[
         Path | None,

@@ -7,6 +7,9 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import typer
+
+from tangram.cli.budget import EXIT_INTERRUPTED, Budget, check_budget
 from tangram.cli.inputs import Inputs, read_inputs, read_tolerances
 from tangram.cli.options import (
     BasisOptions,
@@ -22,7 +25,7 @@ from tangram.cli.options import (
 )
 from tangram.cli.results import check_targets, deliver
 from tangram.cli.streams import Progress, check_target, note, write_text
-from tangram.errors import UnknownNameError
+from tangram.errors import InputError, Stopped, UnknownNameError
 
 if TYPE_CHECKING:
     from tangram.plan.schema import PlanDocument
@@ -44,16 +47,25 @@ def plan_command(
     """Find the fastest pipeline for MODEL on CLUSTER, and say why."""
     check_targets(out)
     check_target(stats.stats, "--stats")
+    check_budget(stats.budget)
+    budget = Budget(stats.budget)
     started = time.perf_counter()
     options = plan_options(search, islands, parallelizers.parallelizer)
     inputs = read_inputs(model, cluster, job, choices, basis)
     seconds = {"inputs_s": time.perf_counter() - started}
-    doc = _plan(inputs, options, seconds)
+    doc = _plan(inputs, options, seconds, budget)
     seconds["total_s"] = time.perf_counter() - started
+    gap = f"at most {100 * doc.bound.gap_frac:.1f} % from the best there is"
+    if budget.is_over:
+        note(f"stopped after {stats.budget:g} s of --budget: the best plan so far, {gap}")
+    if budget.is_interrupted:
+        note(f"interrupted: the best plan so far, {gap}")
     note(f"planned in {seconds['total_s']:.2f} s")
     if stats.stats is not None:
         write_text(stats.stats, json.dumps(seconds, indent=2) + "\n", "--stats")
     deliver(doc, out)
+    if budget.is_interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def plan_options(
@@ -85,7 +97,7 @@ def plan_options(
     )
 
 
-def _plan(inputs: Inputs, options: PlanOptions, seconds: dict[str, float]) -> PlanDocument:
+def _plan(inputs: Inputs, options: PlanOptions, seconds: dict[str, float], budget: Budget) -> PlanDocument:
     from tangram.planner.planner import plan
 
     progress = Progress()
@@ -100,6 +112,13 @@ def _plan(inputs: Inputs, options: PlanOptions, seconds: dict[str, float]) -> Pl
             measured=inputs.measured,
             stats=seconds,
             progress=progress,
+            may_stop=budget,
         )
+    except Stopped:
+        if budget.is_interrupted:
+            raise KeyboardInterrupt from None
+        raise InputError(
+            "no plan was found in that time", where="--budget", hint="a few seconds more, or no budget"
+        ) from None
     finally:
         progress.clear()

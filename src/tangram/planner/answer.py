@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 
 from tangram.cluster.spec import Assumption
+from tangram.errors import Stopped
 from tangram.job import divisors
 from tangram.parallelizers.contents import slice_contents
 from tangram.parallelizers.uniform import UniformPlanner, equal_portion
@@ -90,25 +91,45 @@ class Answer:
     second: SecondOpinion | None
 
 
-def best_answer(search: Search, phase: Phase = lambda name: nullcontext()) -> Answer | None:
+def best_answer(
+    search: Search,
+    phase: Phase = lambda name: nullcontext(),
+    may_stop: AbstractContextManager[None] = nullcontext(),
+) -> Answer | None:
     """Searches, and looks at whatever else may hold a better plan; None when nothing fits.
 
     Args:
         search: The question; not run yet.
         phase: Times a part of the work by name.
+        may_stop: While it is entered, :class:`~tangram.errors.Stopped` may be raised anywhere; then the best
+            plan so far is the answer.
+
+    Raises:
+        Stopped: There is no plan yet.
     """
-    with phase("single_islands_s"):
-        alone = best_alone(search)
-    with phase("search_s"):
-        if alone is not None:
-            search.incumbent(alone.found)
-        found = search.run()
-    if found is None:
-        return None
-    with phase("left_out_s"):
-        found = search.with_left_out(better_without(search, found))
-    with phase("second_opinion_s"):
-        found, second = _with_second_opinion(search, found)
+    alone: Alone | None = None
+    found: Found | None = None
+    second: SecondOpinion | None = None
+    try:
+        with may_stop:
+            with phase("single_islands_s"):
+                for better in best_alone(search):
+                    alone = better
+                    search.incumbent(better.found)
+            with phase("search_s"):
+                found = search.run()
+            if found is None:
+                return None
+            with phase("left_out_s"):
+                found = search.with_left_out(better_without(search, found))
+            with phase("second_opinion_s"):
+                found, second = _with_second_opinion(search, found)
+    except Stopped:
+        stopped = search.stop()
+        known = [plan for plan in (found, stopped) if plan is not None]
+        if not known:
+            raise
+        found = min(known, key=lambda plan: plan.iteration_ns)
     return Answer(found, alone, second)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tangram.cluster.spec import Island
@@ -28,10 +29,12 @@ class Alone:
     island: Island
 
 
-def best_alone(search: Search) -> Alone | None:
-    """Plans every island by itself (quick search), the strongest first; None when none holds the model."""
+def best_alone(search: Search) -> Iterator[Alone]:
+    """Plans every island by itself (quick search), the strongest first; yields plans that are ever better,
+    none when no island holds the model.
+    """
     if len(search.space.islands) == 1:
-        return None
+        return
     best: Alone | None = None
     precision = search.job.precision
     options = replace(search.options, effort=search.options.effort.hurried())
@@ -49,7 +52,7 @@ def best_alone(search: Search) -> Alone | None:
         ).run()
         if plan is not None and (best is None or plan.iteration_ns < best.found.iteration_ns):
             best = Alone(plan, island)
-    return best
+            yield best
 
 
 def better_without(search: Search, found: Found) -> Found:
@@ -97,6 +100,8 @@ def _single_island(search: Search, found: Found, alone: Alone | None) -> Compari
         alone = Alone(found, next(iter(used.values())))
     if alone is None:
         reason = "no island holds the model by itself"
+        if search.is_stopped:
+            reason = "the search was stopped before one was found"
         return Comparison(
             name="single-island", iteration_time_s=None, summary="one island alone", reason=reason
         )

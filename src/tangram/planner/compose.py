@@ -62,6 +62,7 @@ class Composer:
         proven: Per problem index, whether no plan of it beats ``best`` (as it was at the end of that
             problem).
         num_labels: Labels of all searches.
+        report: Called when there is a better plan, or a bound of one more problem.
     """
 
     referee: Referee
@@ -74,6 +75,7 @@ class Composer:
     pace_floors_ns: dict[int, int] = field(default_factory=dict)
     proven: dict[int, bool] = field(default_factory=dict)
     num_labels: int = 0
+    report: Callable[[], None] | None = None
     _open: dict[int, Prober] = field(default_factory=dict)
     _polished: set[tuple[object, ...]] = field(default_factory=set)
     _swept: set[tuple[int, tuple[int, ...]]] = field(default_factory=set)
@@ -213,6 +215,8 @@ class Composer:
         """Records what is known of a problem once it has been searched, or pruned."""
         self.lower_bounds_ns[problem_idx] = bound_ns
         self.proven[problem_idx] = proven
+        if self.report is not None:
+            self.report()
 
     def _first_plan(self, problem_idx: int, prober: Prober) -> None:
         if not len(prober.problem.pieces):
@@ -411,6 +415,8 @@ class Composer:
         self.candidates.append(candidate)
         if self.best is None or candidate.rank < self.best.rank:
             self.best = candidate
+            if self.report is not None:
+                self.report()
         return candidate
 
 

@@ -63,7 +63,7 @@ def _unused_island(search: Search, found: Found, island_idx: int) -> str:
             else "puts only an end of the model on them"
         )
         clauses.append(f"the best plan found that {what} takes {seconds} ({more:+.1f} % against this one)")
-    if search.space.is_large and not clauses:
+    if (search.space.is_large or search.is_stopped) and not clauses:
         clauses.append("no plan that uses them was found to be faster")
     if not clauses:
         clauses.append("no stage that fits their memory makes a plan with the others")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 from tangram.cluster.islands import build_islands
 from tangram.cluster.spec import Assumption, Cluster
+from tangram.errors import Stopped
 from tangram.job import Job
 from tangram.model.atoms import cut_atoms
 from tangram.model.spec import ModelSpec
@@ -42,6 +43,7 @@ def plan(
     measured: MeasuredLayers | None = None,
     stats: Stats | None = None,
     progress: Callable[[str], None] | None = None,
+    may_stop: AbstractContextManager[None] = nullcontext(),
 ) -> PlanDocument:
     """Plans a training job on a cluster.
 
@@ -55,10 +57,13 @@ def plan(
         measured: Measured layers, which override formulas where they say anything.
         stats: Receives wall-clock seconds by phase; never part of the document.
         progress: Called with one line at a time.
+        may_stop: While it is entered, :class:`~tangram.errors.Stopped` may be raised anywhere; the best plan
+            so far is then the answer, and says so.
 
     Raises:
         InputError: A pin has no legal meaning on this model and cluster.
         InfeasibleError: Nothing fits; says what binds and which repairs would do.
+        Stopped: It was stopped before there was a plan.
     """
     clock = _Clock(stats)
     with clock.phase("islands_s"):
@@ -70,14 +75,17 @@ def plan(
     with clock.phase("measured_s"):
         job = with_measured(job, measured, model, atoms, space.islands)
     search = Search(model, atoms, cluster, job, space, _resolved(options), progress)
-    answer = best_answer(search, clock.phase)
+    answer = best_answer(search, clock.phase, may_stop)
     if answer is None:
         raise infeasible(search)
     found, beyond = answer.found, None
-    if AUTO in options.parallelizers and not space.is_large:
-        with clock.phase("beyond_s"):
-            beyond = with_layer_degrees(search, found)
-        found = beyond.found
+    if AUTO in options.parallelizers and not space.is_large and not search.is_stopped:
+        try:
+            with may_stop, clock.phase("beyond_s"):
+                beyond = with_layer_degrees(search, found)
+            found = beyond.found
+        except Stopped:
+            search.is_stopped = True
     with clock.phase("explain_s"):
         bound = bound_section(search, found, beyond)
         idle = idle_sections(search, found)
@@ -141,6 +149,13 @@ def _notes(
             Assumption(
                 "plans of a large cluster: the stages of each island follow each other",
                 "to keep the search small, which stops at that; the lower bound holds for any order",
+            )
+        )
+    if search.is_stopped:
+        coarse.append(
+            Assumption(
+                "the search was stopped before its end, and has the best plan until then",
+                "its time was up, or it was interrupted; another run may stop elsewhere",
             )
         )
     basis = [*unmeasured_notes(measured, search.job, search.space.islands), *transfer_notes(search.job)]

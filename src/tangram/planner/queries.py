@@ -195,3 +195,16 @@ def _by_content(request: TableRequest) -> list[list[tuple[int, int]]]:
         content = tuple(atom.fingerprint for atom in request.atoms[start:stop])
         groups.setdefault((stop == len(request.atoms), content), []).append((start, stop))
     return list(groups.values())
+
+
+def collapsed(rejections: Sequence[str]) -> list[str]:
+    """Returns one sentence per parallelizer and reason, with the first request of each and how many more
+    there were.
+    """
+    groups: dict[tuple[str, str], list[str]] = {}
+    for text in sorted(set(rejections)):
+        groups.setdefault((text.partition(" skipped for ")[0], text.rpartition(": ")[2]), []).append(text)
+    return [
+        texts[0] if len(texts) == 1 else f"{texts[0]} (and {len(texts) - 1} more such requests)"
+        for texts in groups.values()
+    ]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
 
 from tangram.cluster.spec import Cluster, Portion
-from tangram.errors import InputError
 from tangram.job import Job
 from tangram.model.atoms import Atom
 from tangram.model.spec import ModelSpec
@@ -25,9 +24,10 @@ from tangram.planner.lattice import prefix_bound
 from tangram.planner.links import ClassLinks
 from tangram.planner.options import PlanOptions, Pruning
 from tangram.planner.pairs import PairRules
+from tangram.planner.pinned import pinned_slices
 from tangram.planner.placement import Placement, place
 from tangram.planner.problem import FAR_NS, Chain, Problem, StageTimes, with_tail_step
-from tangram.planner.queries import SliceQueries
+from tangram.planner.queries import SliceQueries, collapsed
 from tangram.planner.reference import Reference, reference
 from tangram.planner.space import SearchSpace
 from tangram.planner.tables import OnlyPairs, Pairs, TableBuilder, TableSet
@@ -114,6 +114,7 @@ class Search:
         rejections: Parallelizers that misbehaved, in words.
         considered: Micro-batch sizes whose tables were made.
         forced: Per island left out, the best plan found that uses it; None when there is none.
+        is_stopped: Whether it ended early: what was found counts, and nothing more is looked for.
     """
 
     model: ModelSpec
@@ -130,7 +131,9 @@ class Search:
     rejections: list[str] = field(default_factory=list)
     considered: list[int] = field(default_factory=list)
     forced: dict[int, Candidate | None] = field(default_factory=dict)
+    is_stopped: bool = False
     composer: Composer = field(init=False)
+    _said: str = ""
     _sizes: list[MicroBatch] = field(default_factory=list)
     _contexts: dict[int, tuple[Problem, MicroBatch, TableSet]] = field(default_factory=dict)
     _problems: dict[int, Problem] = field(default_factory=dict)
@@ -146,6 +149,8 @@ class Search:
         )
         kind = LargeComposer if self.space.is_large else Composer
         self.composer = kind(self._referee, self.options.effort, incumbent_ns=self.incumbent_ns)
+        if self.progress is not None:
+            self.composer.report = self._report
 
     @property
     def sizes(self) -> list[MicroBatch]:
@@ -247,6 +252,13 @@ class Search:
         self.rejections = collapsed(self.rejections)
         return self._best()
 
+    def stop(self) -> Found | None:
+        """Ends a search that was interrupted anywhere; returns the best plan so far, None without any."""
+        self.is_stopped = True
+        self._sizes = self._sizes or self._ordered_sizes()
+        self.rejections = collapsed(self.rejections)
+        return self._best()
+
     def incumbent(self, found: Found) -> None:
         """Starts from a plan that is known already, of part of this space: the answer will be no worse."""
         self._known = found
@@ -321,7 +333,26 @@ class Search:
         ideal = min(size.bound_ns for size in self._sizes)
         if self.options.pruning is Pruning.PAPER:
             return ideal  # its rules remove pairs that a better plan may need
+        if self.is_stopped:
+            return self._bound_so_far_ns()
         return max(ideal, self.composer.lower_bound_ns())
+
+    def _bound_so_far_ns(self) -> int:
+        """What no plan can beat, as far as it is known: the ideal for sizes that were not searched yet."""
+        known = self.composer.lower_bounds_ns
+        sizes = (max(size.bound_ns, known.get(idx, 0)) for idx, size in enumerate(self._sizes))
+        return min(self.composer.cutoff_ns, *sizes)
+
+    def _report(self) -> None:
+        """Says how far the search is: the best time, and its gap to the bound so far."""
+        best, bound = self.composer.cutoff_ns, self._bound_so_far_ns()
+        if self.progress is None or best >= FAR_NS or not bound:
+            return
+        gap = f"at most {100 * (best / bound - 1):.1f} % from the best there is"
+        text = f"best so far {best / NS_PER_S:.4g} s, {gap}"
+        if text != self._said:
+            self._said = text
+            self.progress(text)
 
     def coverage(self, size: MicroBatch) -> tuple[int, float]:
         """Returns how many atoms from the front fit at best, time aside, and the model states of the
@@ -349,6 +380,8 @@ class Search:
 
     def is_settled(self, time_ns: int) -> bool:
         """Whether nothing within the space takes less than that."""
+        if self.is_stopped:
+            return self.lower_bound_ns() >= time_ns
         complete = self.options.pruning is not Pruning.PAPER and all(self.composer.proven.values())
         return complete and time_ns <= self.composer.cutoff_ns
 
@@ -399,7 +432,7 @@ class Search:
             problem = self._stated(size, self._tables(size, builder, pace_s, pruning))
             promising.append((self.composer.promise_ns(problem), idx, problem))
         _, idx, problem = min(promising, key=lambda found: found[:2])
-        self._sizes.insert(0, self._sizes.pop(idx))
+        self._sizes = [self._sizes[idx], *self._sizes[:idx], *self._sizes[idx + 1 :]]
         self.composer.scout(0, problem)
 
     def _consider(self, idx: int, size: MicroBatch, builder: TableBuilder) -> None:
@@ -431,10 +464,6 @@ class Search:
         composer, problem = self.composer, self._stated(size, tables)
         self._problems[size.num_micro_batches] = problem
         composer.consider(idx, problem)
-        if self.progress is not None and composer.best is not None:
-            best = composer.best.time_ns / NS_PER_S
-            options = len(problem.pieces)
-            self.progress(f"micro-batch {size.size}: {options} options, best so far {best:.4g} s")
 
     def _rules(self, size: MicroBatch, pruning: Pruning, max_time_s: float) -> PairRules:
         return PairRules(
@@ -557,39 +586,3 @@ class Search:
         contended = simulate(pipeline).iteration_ns
         self._executed[id(candidate)] = Found(size, stages, placements, pipeline, contended)
         return self._executed[id(candidate)]
-
-
-def collapsed(rejections: Sequence[str]) -> list[str]:
-    """Returns one sentence per parallelizer and reason, with the first request of each and how many more
-    there were.
-    """
-    groups: dict[tuple[str, str], list[str]] = {}
-    for text in sorted(set(rejections)):
-        groups.setdefault((text.partition(" skipped for ")[0], text.rpartition(": ")[2]), []).append(text)
-    return [
-        texts[0] if len(texts) == 1 else f"{texts[0]} (and {len(texts) - 1} more such requests)"
-        for texts in groups.values()
-    ]
-
-
-def pinned_slices(atoms: tuple[Atom, ...], layers: tuple[int, ...]) -> frozenset[tuple[int, int]]:
-    """Returns the slices of a pipeline with so many transformer layers per stage.
-
-    Raises:
-        InputError: A cut would lie inside an atom.
-    """
-    cuts = [0]
-    last_layer = 0
-    for count in layers[:-1]:
-        last_layer += count
-        behind = [i for i, a in enumerate(atoms) if a.layer_idxs and a.layer_idxs[-1] < last_layer]
-        cut = max(behind, default=0) + 1
-        if any(a.layer_idxs and a.layer_idxs[0] < last_layer for a in atoms[cut:]):
-            raise InputError(
-                f"a cut behind layer {last_layer - 1} lies inside an atom",
-                where="--layers-per-stage",
-                hint="choose smaller atoms with --atoms, or multiples of their layers",
-            )
-        cuts.append(cut)
-    cuts.append(len(atoms))
-    return frozenset(pairwise(cuts))
