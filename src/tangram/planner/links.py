@@ -7,7 +7,7 @@ few multiplications.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from tangram.cost.transfer import tied_sync_s, transfer
 from tangram.cost.types import BoolArray, IntArray
 from tangram.planner.edges import Boundaries
 from tangram.planner.problem import FAR_NS, Edges, Nics, SameNode
-from tangram.planner.space import LinkClass, SearchSpace
+from tangram.planner.space import SearchSpace
 from tangram.units import NS_PER_S
 
 _MAX_REPRESENTATIVES = 8
@@ -68,6 +68,20 @@ class _Range:
         self.slow_s_per_byte[at] = max(t.occupancy_s for t in slow)
         self.fast_s_per_byte[at] = min(t.occupancy_s for t in fast)
         self.exists[at] = True
+
+    def of_classes(self, island_of: IntArray, able: BoolArray | None = None) -> _Range:
+        """Returns the links between classes from those between islands.
+
+        Args:
+            island_of: Island of each class.
+            able: Pairs of classes that have such links; None where all have.
+        """
+        at = (island_of[:, None], island_of[None, :])
+        found = _Range(*(getattr(self, f.name)[at] for f in fields(_Range)))
+        if able is None:
+            return found
+        columns = (getattr(found, f.name) for f in fields(_Range))
+        return _Range(*(np.where(able, column, np.zeros_like(column)) for column in columns))
 
     def edges(self, cuts: Boundaries, widths: IntArray | int) -> tuple[Edges, Edges]:
         """Returns edges as expected, and as no placement can undercut."""
@@ -122,20 +136,14 @@ class ClassLinks:
         """
         classes = space.link_classes
         nodes_of = np.array([c.num_nodes for c in classes], dtype=np.int64)
+        island_of = np.array([c.island for c in classes], dtype=np.int64)
+        part = np.array([not c.whole for c in classes], dtype=np.bool_)
+        apart, together, one_line = _between_islands(cluster, space, basis)
+        shared = (island_of[:, None] == island_of[None, :]) & part[:, None] & part[None, :]
+        apart, together = apart.of_classes(island_of), together.of_classes(island_of, shared)
         widths = np.minimum(nodes_of[:, None], nodes_of[None, :])
-        apart, together = _Range.nothing(len(classes)), _Range.nothing(len(classes))
-        for row, a in enumerate(classes):
-            for column, b in enumerate(classes):
-                at, lanes = (row, column), _lanes(space, a, b)
-                pairs = _expected_pairs(cluster, space, a, b)
-                apart.note(at, cluster, pairs, lanes, basis)
-                apart.expects_nics[at] = all(x.host != y.host and x.reach != y.reach for (x,), (y,) in pairs)
-                if all(cluster.line(x, y) is not None for (x,), (y,) in pairs):
-                    widths[at] = 1  # more nodes on either side get no more of a line that all of them share
-                apart.needs_nics[at] = _always_two_hosts(space, a, b)
-                if a.island == b.island and not (a.whole or b.whole):
-                    nodes = representatives(cluster, space.islands[a.island])
-                    together.note(at, cluster, [((x,), (x,)) for x in nodes], lanes, basis)
+        # More nodes on either side get no more of a line that all of them share.
+        widths = np.where(one_line[island_of[:, None], island_of[None, :]], 1, widths)
         return ClassLinks(
             apart=apart,
             together=together if space.placement_matters else None,
@@ -143,7 +151,7 @@ class ClassLinks:
             tied_ns=least_tied_ns(cluster, space, tied_bytes, basis),
             tied_apart_ns=least_tied_ns(cluster, space, tied_bytes, basis, apart=True),
             nics=Nics(
-                np.array([c.island for c in classes], dtype=np.int64),
+                island_of,
                 nodes_of,
                 np.array([island.num_nodes for island in space.islands], dtype=np.int64),
             ),
@@ -173,50 +181,67 @@ def least_tied_ns(
     link classes: shape ``(num_classes, num_classes)``, ``[first, last]``; ``apart``: on different nodes,
     where there are several.
     """
-    pairs = _expected_pairs if apart else _best_pairs
     num = len(space.link_classes)
     least = np.zeros((num, num), dtype=np.int64)
     if not num_bytes:
         return least
+    shown = [representatives(cluster, island) for island in space.islands]
+    known: dict[tuple[int, int, bool], float] = {}
     for row, a in enumerate(space.link_classes):
         for column, b in enumerate(space.link_classes):
-            times = [
-                tied_sync_s(cluster, x, y, num_bytes, lanes=_lanes(space, a, b), basis=basis)
-                for x, y in pairs(cluster, space, a, b)
-            ]
-            least[row, column] = int(min(times) / min(a.num_nodes, b.num_nodes) * NS_PER_S)
+            may_share = not apart and a.island == b.island and not (a.whole or b.whole)
+            key = a.island, b.island, may_share
+            if key not in known:
+                pairs = _expected_pairs(shown[a.island], shown[b.island])
+                pairs += [(x, x) for x, _ in pairs] if may_share else []
+                lanes = _lanes(space, a.island, b.island)
+                known[key] = min(
+                    tied_sync_s(cluster, x, y, num_bytes, lanes=lanes, basis=basis) for x, y in pairs
+                )
+            least[row, column] = int(known[key] / min(a.num_nodes, b.num_nodes) * NS_PER_S)
     return least
 
 
-def _lanes(space: SearchSpace, a: LinkClass, b: LinkClass) -> int:
+def _between_islands(
+    cluster: Cluster, space: SearchSpace, basis: CostBasis
+) -> tuple[_Range, _Range, BoolArray]:
+    """Returns the links between stages of all pairs of islands: on different nodes where there are several,
+    on one node (of one island), and whether all of a pair share one line.
+    """
+    num = len(space.islands)
+    apart, together = _Range.nothing(num), _Range.nothing(num)
+    one_line = np.zeros((num, num), dtype=np.bool_)
+    shown = [representatives(cluster, island) for island in space.islands]
+    reaches = [[node.reach for node in island.nodes] for island in space.islands]
+    for row in range(num):
+        for column in range(num):
+            at, lanes = (row, column), _lanes(space, row, column)
+            pairs = _expected_pairs(shown[row], shown[column])
+            apart.note(at, cluster, pairs, lanes, basis)
+            apart.expects_nics[at] = all(x.host != y.host and x.reach != y.reach for (x,), (y,) in pairs)
+            one_line[at] = all(cluster.line(x, y) is not None for (x,), (y,) in pairs)
+            apart.needs_nics[at] = (
+                set(reaches[row]).isdisjoint(reaches[column])
+                if row != column
+                else 1 < len(reaches[row]) == len(set(reaches[row]))
+            )
+        lanes = _lanes(space, row, row)
+        together.note((row, row), cluster, [((x,), (x,)) for x in shown[row]], lanes, basis)
+    return apart, together, one_line
+
+
+def _lanes(space: SearchSpace, first: int, second: int) -> int:
     """The most pairs of GPUs that can talk at once inside a node."""
-    return min(space.islands[a.island].gpus_per_node, space.islands[b.island].gpus_per_node)
+    return min(space.islands[first].gpus_per_node, space.islands[second].gpus_per_node)
 
 
 NodePair = tuple[tuple[Node], tuple[Node]]
 
 
-def _expected_pairs(cluster: Cluster, space: SearchSpace, a: LinkClass, b: LinkClass) -> list[NodePair]:
+def _expected_pairs(first: Sequence[Node], second: Sequence[Node]) -> list[NodePair]:
     """Pairs of single nodes: different ones where there are any."""
-    first, second = space.islands[a.island], space.islands[b.island]
-    pairs = [((x,), (y,)) for x in representatives(cluster, first) for y in representatives(cluster, second)]
+    pairs = [((x,), (y,)) for x in first for y in second]
     return [(x, y) for x, y in pairs if x[0].name != y[0].name] or pairs
-
-
-def _best_pairs(cluster: Cluster, space: SearchSpace, a: LinkClass, b: LinkClass) -> list[NodePair]:
-    """Pairs of single nodes, the same one too for two stages that may share it."""
-    apart = _expected_pairs(cluster, space, a, b)
-    if a.island != b.island or a.whole or b.whole:
-        return apart
-    return [*apart, *((x, x) for x, _ in apart)]
-
-
-def _always_two_hosts(space: SearchSpace, a: LinkClass, b: LinkClass) -> bool:
-    """Whether a transfer between stages of two classes, on different nodes, always occupies NICs."""
-    first, second = ([node.reach for node in space.islands[c.island].nodes] for c in (a, b))
-    if a.island != b.island:
-        return not set(first) & set(second)
-    return 1 < len(first) == len(set(first))
 
 
 def representatives(cluster: Cluster, island: Island) -> list[Node]:
