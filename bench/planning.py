@@ -3,6 +3,7 @@
     python bench/planning.py            prints a table
     python bench/planning.py --write    also puts it into docs/benchmarks.md, with hardware and date
     python bench/planning.py --smoke    one run of everything, to see that it works
+    python bench/planning.py --large    large clusters instead, one cold run each, with the proven gap
 
 Cold is a new process from start to exit (imports, files, planning, printing), by its parent's wall
 clock, with the processor time beside it; peak memory is that process's resident set as the kernel counts
@@ -13,6 +14,7 @@ machine, never assertions.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import statistics
@@ -24,6 +26,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from markdown import DOCS, table, write_sections
 
@@ -67,6 +70,33 @@ CASES = (
 )
 
 
+LARGE_COLUMNS = (
+    "case",
+    "cold process",
+    "of it processor",
+    "peak memory",
+    "predicted iteration",
+    "lower bound",
+    "proven gap",
+    "aim",
+)
+LARGE_CASES = (
+    Case(
+        "gpt3-175b on 512 GPUs in 6 islands (96 layers, 2,048 samples of 2,048 tokens)",
+        "bench/large/gpt3-175b.yaml",
+        "12x8xH100-80GB-SXM+12x8xA100-80GB-SXM+12x8xA100-40GB-SXM+12x8xV100-32GB-SXM2+8x8xL40S+8x8xA40@1600Gbit",
+        "3 % within 10 s",
+    ),
+    Case(
+        "llama-3-405b on 16,384 GPUs in 6 islands (126 layers, 2,048 samples of 8,192 tokens)",
+        "bench/large/llama-3-405b.yaml",
+        "400x8xH100-80GB-SXM+480x8xA100-80GB-SXM+320x8xA100-40GB-SXM+320x8xH200-141GB-SXM+272x8xH20-96GB"
+        "+256x8xL40S@1600Gbit",
+        "5 % within 60 s and 2 GiB",
+    ),
+)
+
+
 @dataclass(frozen=True)
 class Cold:
     """One cold run."""
@@ -74,13 +104,15 @@ class Cold:
     wall_s: float
     cpu_s: float
     peak_bytes: int
+    plan: dict[str, Any]
 
 
 def cold_run(case: Case) -> Cold:
     """Plans once in a process of its own."""
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "page.txt"
-        arguments = ["plan", case.cluster, "--job", case.job]
+        saved = Path(folder) / "plan.json"
+        arguments = ["plan", case.cluster, "--job", case.job, "-o", str(saved)]
         code = f"from tangram.cli.main import main; raise SystemExit(main({arguments!r}))"
         with page.open("w") as out:
             began = time.perf_counter()
@@ -93,7 +125,7 @@ def cold_run(case: Case) -> Cold:
         # Linux counts kilobytes, macOS bytes.
         unit = 1 if sys.platform == "darwin" else 1024
         cpu_s = usage.ru_utime + usage.ru_stime
-        return Cold(wall_s, cpu_s, usage.ru_maxrss * unit)
+        return Cold(wall_s, cpu_s, usage.ru_maxrss * unit, json.loads(saved.read_text()))
 
 
 def warm_runs(case: Case, repeats: int) -> tuple[list[dict[str, float]], float]:
@@ -133,6 +165,26 @@ def row(case: Case, cold: list[Cold], warm: list[dict[str, float]], iteration_s:
     )
 
 
+def large_row(case: Case, cold: Cold) -> Sequence[str]:
+    """Formats the cells of one line about a large cluster."""
+    bound = cold.plan["bound"]
+    return (
+        case.name,
+        f"{cold.wall_s:.1f} s",
+        f"{cold.cpu_s:.1f} s",
+        f"{cold.peak_bytes / MIB:.0f} MiB",
+        f"{cold.plan['prediction']['iteration_time_s']:.4g} s",
+        f"{bound['lower_bound_s']:.4g} s",
+        f"{100 * bound['gap_frac']:.1f} %",
+        case.beside,
+    )
+
+
+def measure_large() -> str:
+    """Measures every large cluster, once."""
+    return table(LARGE_COLUMNS, [large_row(case, cold_run(case)) for case in LARGE_CASES])
+
+
 def measure(repeats: int) -> str:
     """Measures every case; 0 repeats count the first run, which else is left out.
 
@@ -143,7 +195,7 @@ def measure(repeats: int) -> str:
     return table(COLUMNS, rows)
 
 
-def conditions(repeats: int) -> str:
+def conditions(repeats: int, flags: str = "") -> str:
     """Says where and when this was measured."""
     from importlib.metadata import version
 
@@ -153,9 +205,9 @@ def conditions(repeats: int) -> str:
         f"{platform.system()} {platform.machine()}",
         f"Python {platform.python_version()}, numpy {version('numpy')}",
         f"{datetime.now(UTC):%Y-%m-%d}",
-        f"{repeats} runs after one that is not counted",
+        f"{repeats} runs after one that is not counted" if repeats else "one run",
     )
-    return "Measured with `python bench/planning.py --write`: " + "; ".join(parts) + "."
+    return f"Measured with `python bench/planning.py {flags}--write`: " + "; ".join(parts) + "."
 
 
 def cpu_name() -> str:
@@ -171,7 +223,14 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="runs that count (default: 5)")
     parser.add_argument("--write", action="store_true", help="put the table into docs/benchmarks.md")
     parser.add_argument("--smoke", action="store_true", help="one run of everything")
+    parser.add_argument("--large", action="store_true", help="large clusters, one cold run each")
     arguments = parser.parse_args()
+    if arguments.large:
+        measured = measure_large()
+        print(measured)
+        if arguments.write:
+            write_sections(DOCS / "benchmarks.md", {"large": f"{conditions(0, '--large ')}\n\n{measured}"})
+        return
     repeats = 0 if arguments.smoke else max(1, arguments.repeats)
     measured = measure(repeats)
     print(measured)
