@@ -214,8 +214,9 @@ def test_coarse_spaces_lack_stages_of_uniform() -> None:
         space = search_space(build_islands(cluster, Precision.FP16), Precision.FP16)
         return answer.holds_uniform_stages(space)
 
-    for path in CLUSTERS.glob("*.yaml"):
-        assert holds(load_cluster(str(path)))
+    for path in sorted(CLUSTERS.glob("*.yaml")):
+        # 144 GPUs in racks of 72 are counted in blocks.
+        assert holds(load_cluster(str(path))) is (path.stem != "nvl72-racks")
     assert holds(parse_shorthand("12x8xH100-80GB-SXM@100Gbit"))
     assert not holds(parse_shorthand("26x8xH100-80GB-SXM@100Gbit"))
     assert not holds(parse_shorthand("8x8xH100-80GB-SXM+8x8xA100-80GB-SXM+8x8xV100-32GB-SXM2@100Gbit"))

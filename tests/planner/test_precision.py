@@ -83,7 +83,9 @@ def test_parts_without_the_precision_are_left_out_with_the_reason() -> None:
     assert {stage.island for stage in doc.stages} == {"A100-40GB-SXM"}
     (idle,) = (section for section in doc.idle if section.island == "V100-32GB-SXM2")
     assert idle.count == 4
-    assert idle.reason == "V100-32GB-SXM2 has no bf16 matrix arithmetic"
+    assert idle.reason == (
+        "V100-32GB-SXM2 has no bf16 matrix arithmetic; --precision fp16 would let it take part"
+    )
     assert doc.comparisons[0].iteration_time_s == doc.prediction.iteration_time_s
 
 
@@ -91,5 +93,8 @@ def test_a_refusal_names_the_parts_that_do_not_count() -> None:
     cluster = parse_shorthand("1x1xA100-40GB-SXM+1x4xV100-32GB-SXM2@100Gbit")
     with pytest.raises(InfeasibleError) as caught:
         plan(load_model("gpt3-6.7b"), cluster, Job(8, 512, Precision.BF16))
-    reason = "V100-32GB-SXM2 is not counted: V100-32GB-SXM2 has no bf16 matrix arithmetic"
+    reason = (
+        "V100-32GB-SXM2 is not counted: V100-32GB-SXM2 has no bf16 matrix arithmetic; "
+        "--precision fp16 would let it take part"
+    )
     assert reason in caught.value.details
