@@ -134,6 +134,7 @@ class Search:
     is_stopped: bool = False
     composer: Composer = field(init=False)
     _said: str = ""
+    _ideal_ns: dict[int, int] = field(default_factory=dict)
     _sizes: list[MicroBatch] = field(default_factory=list)
     _contexts: dict[int, tuple[Problem, MicroBatch, TableSet]] = field(default_factory=dict)
     _problems: dict[int, Problem] = field(default_factory=dict)
@@ -340,8 +341,10 @@ class Search:
     def _bound_so_far_ns(self) -> int:
         """What no plan can beat, as far as it is known: the ideal for sizes that were not searched yet."""
         known = self.composer.lower_bounds_ns
-        sizes = (max(size.bound_ns, known.get(idx, 0)) for idx, size in enumerate(self._sizes))
-        return min(self.composer.cutoff_ns, *sizes)
+        if not self._ideal_ns:
+            self._ideal_ns = {size.size: size.bound_ns for size in self._sizes}
+        sizes = (max(self._ideal_ns[size.size], known.get(idx, 0)) for idx, size in enumerate(self._sizes))
+        return min([self.composer.cutoff_ns, *sizes])
 
     def _report(self) -> None:
         """Says how far the search is: the best time, and its gap to the bound so far."""
