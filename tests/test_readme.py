@@ -64,7 +64,9 @@ def test_options_of_the_pages_exist() -> None:
         "--write",
         "--smoke",
         "--only",
-    }  # of every command, of .ci/run, and of bench/planning.py and bench/accuracy.py
+        "--pdb",
+        "--large",
+    }  # of every command, of .ci/run, of bench/planning.py and bench/accuracy.py, and of pytest
     known |= {
         "--nnodes",
         "--node-rank",
