@@ -94,3 +94,9 @@ def test_node_counts_thin_out_only_on_large_islands(nodes: int) -> None:
     assert {1, nodes} <= counts
     assert counts >= set(range(1, min(nodes, 12) + 1))
     assert max(counts) == nodes
+
+
+def test_too_many_islands_are_large_in_any_units() -> None:
+    islands = [make_island(f"island{idx}", 4, 1) for idx in range(13)]
+    assert search_space(islands, Precision.FP16, may_be_large=True).is_large
+    assert not search_space(islands[:3], Precision.FP16, may_be_large=True).is_large

@@ -73,6 +73,7 @@ class BlockPlanner:
     _round_trip: IntArray = field(init=False)
     _windows: int = field(init=False)
     _unit: list[int] = field(init=False)
+    _by_island: list[IntArray] = field(init=False)
 
     def __post_init__(self) -> None:
         problem, pieces = self.problem, self.problem.pieces
@@ -81,6 +82,8 @@ class BlockPlanner:
         able = pieces.occupied_ns + pieces.head_step_ns < self.below_ns
         able &= pieces.gpus % np.array(self._unit)[pieces.island] == 0
         self._kept = np.flatnonzero(able)
+        islands = pieces.island[self._kept]
+        self._by_island = [np.flatnonzero(islands == island) for island in range(len(self._unit))]
         self._windows = min(m, num * (1 + problem.max_extra_in_flight))
         self._longest = np.minimum(pieces.max_in_flight[self._kept], self._windows)
         own = np.diagonal(problem.edges.round_trip_ns)
@@ -117,7 +120,8 @@ class BlockPlanner:
     def _reaches(self, island: int, usable: BoolArray, pace_ns: int) -> list[_Reach]:
         """Makes the tables of one island, of all sizes, extra warm-ups and kinds of pieces."""
         pieces, most = self.problem.pieces, self.problem.max_extra_in_flight
-        at = np.flatnonzero(usable & (pieces.island[self._kept] == island))
+        own = self._by_island[island]
+        at = own[usable[own]]
         found: list[_Reach] = []
         if not len(at):
             return found

@@ -24,6 +24,7 @@ from tangram.job import Job
 from tangram.model.atoms import Atom
 from tangram.model.spec import ModelSpec
 
+_MOST_PRICES = 12
 _SAFETY = 1.0 - 1e-9  # rounding to nanoseconds must not turn a bound into a lie
 
 
@@ -68,9 +69,15 @@ class Reference:
         found = (worth / float((np.sort(earned)[::-1] * decay).sum()) for worth, earned in self._earnings())
         return m * max(found) * _SAFETY
 
+    def _prices(self) -> FloatArray:
+        """Some prices per atom; any give valid bounds, and more than a dozen take long on many islands."""
+        step = -(-len(self.gpu_seconds) // _MOST_PRICES)
+        prices: FloatArray = self.gpu_seconds[::step]
+        return prices
+
     def _earnings(self) -> Iterator[tuple[float, FloatArray]]:
         """Yields, per price vector, what the model costs and what each island earns per second at most."""
-        for prices in self.gpu_seconds:
+        for prices in self._prices():
             yield float(prices.sum()), self.num_gpus * (prices / self.gpu_seconds).max(axis=1)
 
     def slice_times_s(self, island: int, num_gpus: int) -> FloatArray:
@@ -91,7 +98,7 @@ class Reference:
         enough: BoolArray = np.ones((num + 1, num + 1), dtype=np.bool_)
         if np.isinf(max_time_s):
             return enough
-        for prices, (worth, earned) in zip(self.gpu_seconds, self._earnings(), strict=True):
+        for prices, (worth, earned) in zip(self._prices(), self._earnings(), strict=True):
             others = earned.sum() - earned[island] * num_gpus / self.num_gpus[island]
             ahead = np.concatenate([[0.0], np.cumsum(prices)])
             held = ahead[None, :] - ahead[:, None]

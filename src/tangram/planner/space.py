@@ -119,7 +119,7 @@ def search_space(
         if not i.gpu.supports(precision)
     )
     units = [1] * len(usable)
-    while prod(i.num_gpus // u + 1 for i, u in zip(usable, units, strict=True)) > lattice_limit:
+    while _points(usable, units) > lattice_limit:
         counts = [i.num_gpus // u for i, u in zip(usable, units, strict=True)]
         if max(counts) <= 1:
             break
@@ -128,6 +128,7 @@ def search_space(
     too_coarse = any(
         u >= max(i.gpus_per_node, 2) and i.num_nodes > 1 for i, u in zip(usable, units, strict=True)
     )
+    too_coarse = too_coarse or _points(usable, units) > lattice_limit  # too many islands, in any units
     is_large = large or (may_be_large and too_coarse)
     units = [1] * len(usable) if is_large else units
     chosen: list[tuple[int, Portion]] = []
@@ -159,6 +160,11 @@ def _instead(island: Island, precision: Precision) -> str:
     others = (Precision.BF16, Precision.FP16) if precision.is_mixed else (Precision.TF32, Precision.FP32)
     able = [other for other in others if island.gpu.supports(other)]
     return f"; --precision {able[0]} would let it take part" if able else ""
+
+
+def _points(islands: Sequence[Island], units: Sequence[int]) -> int:
+    """Points of the lattice of what is left."""
+    return prod(i.num_gpus // u + 1 for i, u in zip(islands, units, strict=True))
 
 
 def _lost(island: Island, unit: int) -> str:
