@@ -180,8 +180,8 @@ FAULTS = (
     Fault(
         "the model loses its last layer",
         cut_atoms,
-        "enumerate(model.layers)",
-        "enumerate(model.layers[:-1])",
+        "enumerate(model.layers[: model.num_layers])",
+        "enumerate(model.layers[: model.num_layers - 1])",
         documents,
     ),
     # A swapped GPU.
