@@ -17,7 +17,7 @@ from tangram.advise.referee import judge
 from tangram.baselines.nodes import NodePart, equal_parts
 from tangram.baselines.replica_cost import slowest_gpu
 from tangram.cluster.islands import build_islands
-from tangram.cluster.spec import Bridge, Cluster, Node, Portion, Slot
+from tangram.cluster.spec import Bridge, Cluster, Island, Node, Portion, Slot
 from tangram.cluster.tolerances import Tolerances
 from tangram.job import Job, Precision
 from tangram.parallelizers.guard import guarded_plan
@@ -60,10 +60,11 @@ class AlonePlanner:
         parts = _ordered(equal_parts(request.cluster), request.job.precision, self._fastest_first)
         seen = as_if_equal(request.cluster, parts, request.job.precision)
         believed = replace(request, cluster=seen)
+        (island,) = build_islands(seen, request.job.precision, _ANY)
         homes = {node.name: part for node, part in zip(seen.nodes, parts, strict=True)}
         best: tuple[float, ClusterPlan] | None = None
         for micro_batch in request.job.micro_batches():
-            for plan in _answers(self._planner, believed, micro_batch):
+            for plan in _answers(self._planner, believed, island, micro_batch):
                 verdict = judge(believed, plan)
                 seconds = verdict.iteration_time_s
                 if seconds is not None and verdict.is_executable and (best is None or seconds < best[0]):
@@ -122,16 +123,16 @@ def _ordered(parts: tuple[NodePart, ...], precision: Precision, fastest_first: b
     )
 
 
-def _answers(planner: SlicePlanner, believed: ClusterRequest, micro_batch: int) -> Iterator[ClusterPlan]:
+def _answers(
+    planner: SlicePlanner, believed: ClusterRequest, island: Island, micro_batch: int
+) -> Iterator[ClusterPlan]:
     job: Job = believed.job
-    (island,) = build_islands(believed.cluster, job.precision, _ANY)
-    whole = Portion(island, island.num_nodes, island.gpus_per_node)
     question = SliceRequest(
         model=believed.model,
         atoms=believed.atoms,
         start=0,
         stop=len(believed.atoms),
-        portion=whole,
+        portion=Portion(island, island.num_nodes, island.gpus_per_node),
         micro_batch=micro_batch,
         num_micro_batches=job.global_batch // micro_batch,
         in_flight=1,

@@ -17,6 +17,7 @@ from tangram.errors import Stopped
 from tangram.job import divisors
 from tangram.parallelizers.contents import slice_contents
 from tangram.parallelizers.uniform import UniformPlanner, equal_portion
+from tangram.planner.anew import asked_anew
 from tangram.planner.comparisons import Alone, best_alone, better_without
 from tangram.planner.options import Pruning
 from tangram.planner.search import Found, Search
@@ -172,16 +173,12 @@ def _question(
             for wide in (effort.widest, effort.narrowest)
         )
         effort = replace(effort, widest=widest, narrowest=narrowest)
-    return Search(
-        search.model,
-        search.atoms,
-        search.cluster,
-        search.job,
-        search.space,
+    return asked_anew(
+        search,
         replace(search.options, parallelizers=(_ASKED,), effort=effort),
-        search.progress,
-        incumbent_ns,
-        only_sizes,
+        progress=search.progress,
+        incumbent_ns=incumbent_ns,
+        only_sizes=only_sizes,
     )
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from tangram.cluster.spec import Assumption
 from tangram.parallelizers.relaxed import RelaxedTable
+from tangram.planner.anew import asked_anew
 from tangram.planner.search import Found, Search
 from tangram.units import NS_PER_S, format_duration
 
@@ -65,7 +66,8 @@ def with_layer_degrees(search: Search, found: Found) -> Beyond:
         found: Its answer, or a better plan.
     """
     before_ns = found.iteration_ns
-    relaxed = _asked(search, before_ns).relaxed(RelaxedTable())
+    first = asked_anew(search, search.options, progress=search.progress, incumbent_ns=before_ns)
+    relaxed = first.relaxed(RelaxedTable())
     lowest_ns = min([before_ns, *(size.lowest_ns for size in relaxed.values())])
     worth_ns = int(before_ns * (1 - WORTH_FRAC))
     open_sizes = {size: known.pairs for size, known in relaxed.items() if known.lowest_ns < worth_ns}
@@ -73,26 +75,16 @@ def with_layer_degrees(search: Search, found: Found) -> Beyond:
         return Beyond(found, before_ns, lowest_ns, 0, 0)
     if search.progress is not None:
         search.progress(f"asking {LAYERWISE} for stages whose layers differ")
-    again = _asked(search, before_ns)
-    again.options = replace(again.options, parallelizers=(FIRST, LAYERWISE))
-    again.only_sizes = frozenset(open_sizes)
-    again.only_pairs = {LAYERWISE: open_sizes}
+    again = asked_anew(
+        search,
+        replace(search.options, parallelizers=(FIRST, LAYERWISE)),
+        progress=search.progress,
+        incumbent_ns=before_ns,
+        only_sizes=frozenset(open_sizes),
+        only_pairs={LAYERWISE: open_sizes},
+    )
     better = again.run()
     search.rejections += again.rejections
     if better is not None and better.iteration_ns < before_ns:
         found = search.adopt(better)
     return Beyond(found, before_ns, lowest_ns, len(open_sizes), again.counts["queries"])
-
-
-def _asked(search: Search, incumbent_ns: int) -> Search:
-    """The same question, with a time to beat."""
-    return Search(
-        search.model,
-        search.atoms,
-        search.cluster,
-        search.job,
-        search.space,
-        search.options,
-        search.progress,
-        incumbent_ns,
-    )

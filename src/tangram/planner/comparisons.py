@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from tangram.cluster.spec import Island
 from tangram.plan.schema import Comparison
+from tangram.planner.anew import asked_anew
 from tangram.planner.fixed import best_fixed_ns, even_split
 from tangram.planner.search import Found, Search
 from tangram.planner.space import search_space
@@ -41,13 +42,10 @@ def best_alone(search: Search) -> Iterator[Alone]:
     for island in sorted(
         search.space.islands, key=lambda i: (-i.num_gpus * i.gpu.achieved_flop_per_s[precision], i.name)
     ):
-        plan = Search(
-            search.model,
-            search.atoms,
-            search.cluster,
-            search.job,
-            search_space([island], precision, large=search.space.is_large),
+        plan = asked_anew(
+            search,
             options,
+            space=search_space([island], precision, large=search.space.is_large),
             incumbent_ns=best.found.iteration_ns if best else None,
         ).run()
         if plan is not None and (best is None or plan.iteration_ns < best.found.iteration_ns):
@@ -69,15 +67,7 @@ def better_without(search: Search, found: Found) -> Found:
     for left_out in range(min(len(islands), _MOST_LEFT_OUT)):
         rest = [island for idx, island in enumerate(islands) if idx != len(islands) - 1 - left_out]
         space = search_space(rest, search.job.precision)
-        trial = Search(
-            search.model,
-            search.atoms,
-            search.cluster,
-            search.job,
-            space,
-            options,
-            incumbent_ns=found.iteration_ns,
-        ).run()
+        trial = asked_anew(search, options, space=space, incumbent_ns=found.iteration_ns).run()
         if trial is not None and trial.iteration_ns < found.iteration_ns:
             found = search.adopt(trial)
     return found
