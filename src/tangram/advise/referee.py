@@ -63,10 +63,7 @@ def judge(request: ClusterRequest, plan: ClusterPlan) -> Verdict:
         mixed_stage_cost(request, stage, num_micro_batches, window)
         for stage, window in zip(plan.stages, windows, strict=True)
     )
-    stages = [
-        SimStage(_ns(cost.forward_s), _ns(cost.backward_s), _ns(cost.step_s), window)
-        for cost, window in zip(costs, windows, strict=True)
-    ]
+    stages = [SimStage.of(cost, window) for cost, window in zip(costs, windows, strict=True)]
     cuts = boundaries(request.model, request.atoms, plan.micro_batch, request.job)
     pipeline = EdgeBook(request.cluster, request.job.basis).pipeline(
         [_placement(request, stage) for stage in plan.stages],
@@ -93,7 +90,3 @@ def _memory_faults(idx: int, cost: MixedStageCost) -> list[str]:
             part = kind.replicas.slots[0].node.gpu.name
             faults.append(f"stage {idx}: {over} more than a {part} has ({peak} are needed)")
     return faults
-
-
-def _ns(seconds: float) -> int:
-    return round(seconds * NS_PER_S)

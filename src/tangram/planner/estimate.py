@@ -344,9 +344,7 @@ def _trial(
             job,
         )
         overflow = max(overflow, cost.peak_bytes - cost.capacity_bytes)
-        times = (cost.forward_s, cost.backward_s, cost.step_s)
-        forward, backward, step = (round(t * NS_PER_S) for t in times)
-        sim.append(SimStage(forward, backward, step, window))
+        sim.append(SimStage.of(cost, window))
     book = EdgeBook(cluster, job.basis)
     traffic = Traffic(
         book,

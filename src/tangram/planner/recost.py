@@ -61,13 +61,7 @@ def recost_plan(doc: PlanDocument) -> PlacedPipeline:
     placed = place_pipeline(model, atoms, job, pipeline.micro_batch, choices, placements, stated)
     costs = [placed.cost(idx) for idx in range(len(choices))]
     stages = [
-        SimStage(
-            round(cost.forward_s * NS_PER_S),
-            round(cost.backward_s * NS_PER_S),
-            round(cost.step_s * NS_PER_S),
-            window,
-        )
-        for cost, window in zip(costs, pipeline.schedule.in_flight, strict=True)
+        SimStage.of(cost, window) for cost, window in zip(costs, pipeline.schedule.in_flight, strict=True)
     ]
     again = EdgeBook(cluster, job.basis).pipeline(
         placements,
@@ -190,12 +184,7 @@ def _differences(pairs: dict[str, tuple[float, float]], where: str, code: str) -
 def _stated_pipeline(doc: PlanDocument) -> SimPipeline:
     pipeline, cluster = doc.pipelines[0], doc.cluster.to_cluster()
     stages = tuple(
-        SimStage(
-            round(s.predicted.forward_s * NS_PER_S),
-            round(s.predicted.backward_s * NS_PER_S),
-            round(s.predicted.step_s * NS_PER_S),
-            window,
-        )
+        SimStage.of(s.predicted, window)
         for s, window in zip(pipeline.stages, pipeline.schedule.in_flight, strict=True)
     )
     edges = tuple(

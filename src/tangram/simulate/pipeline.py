@@ -11,8 +11,29 @@ import operator
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Protocol
 
 from tangram.errors import InputError
+from tangram.units import NS_PER_S
+
+
+class StageSeconds(Protocol):
+    """What is known of a stage in seconds, whoever costed or stated it."""
+
+    @property
+    def forward_s(self) -> float:
+        """Of one micro-batch."""
+        ...
+
+    @property
+    def backward_s(self) -> float:
+        """Of one micro-batch."""
+        ...
+
+    @property
+    def step_s(self) -> float:
+        """After the last backward."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +53,14 @@ class SimStage:
     backward_ns: int
     step_ns: int
     in_flight: int
+
+    @staticmethod
+    def of(times: StageSeconds, in_flight: int) -> SimStage:
+        """Returns a stage of times in seconds, rounded to nanoseconds; errors as above."""
+        forward, backward, step = (
+            round(seconds * NS_PER_S) for seconds in (times.forward_s, times.backward_s, times.step_s)
+        )
+        return SimStage(forward, backward, step, in_flight)
 
     def __post_init__(self) -> None:
         _set_ints(self, ("forward_ns", "backward_ns", "step_ns"), low=0)
