@@ -1,4 +1,4 @@
-"""Whether torch is there: it comes with the extra ``train``, and only ``tangram profile`` needs it."""
+"""Whether torch is there: it comes with the extra ``train``, and only profiling and running need it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ OLDEST = (2, 5)
 """scaled_dot_product_attention has ``enable_gqa`` from 2.5 on."""
 
 
-def require_torch() -> None:
+def require_torch(where: str = "tangram profile") -> None:
     """Makes sure that torch can be imported, and is new enough.
+
+    Args:
+        where: The command that needs it.
 
     Raises:
         InputError: It is missing, broken or too old.
@@ -20,10 +23,8 @@ def require_torch() -> None:
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "torch"
         what = "is not installed" if missing else f"cannot be imported: {error}"
-        raise InputError(f"PyTorch {what}", where="tangram profile", hint=INSTALL) from None
+        raise InputError(f"PyTorch {what}", where=where, hint=INSTALL) from None
     numbers = tuple(int(word) for word in torch.__version__.split(".")[:2])
     if numbers < OLDEST:
         oldest = ".".join(map(str, OLDEST))
-        raise InputError(
-            f"PyTorch {torch.__version__} is older than {oldest}", where="tangram profile", hint=INSTALL
-        )
+        raise InputError(f"PyTorch {torch.__version__} is older than {oldest}", where=where, hint=INSTALL)
