@@ -48,7 +48,7 @@ MAX_FUNCTION_LINES = 60  # without its docstring
 NEVER = {"torch", "ray", "plotly"}
 # The rooms that may import some of them all the same, and the only modules that may import these rooms.
 OPTIONAL = {"profiler": {"torch"}, "runtime": {"torch"}}
-USERS_OF_OPTIONAL = {"profiler": {"cli.profile", "report.measured"}, "runtime": {"cli.run"}}
+USERS_OF_OPTIONAL = {"profiler": {"cli.profile", "report.measured"}, "runtime": {"cli.run", "cli.tokenize"}}
 
 # Clocks, chance, and everything that reaches outside of the process.
 EFFECTS = {

@@ -44,6 +44,7 @@ FROZEN = {
     "schema": "",
     "profile": "MODEL --gpu --device --stack --precision --seq-len --tp --micro-batch --layers --repeats "
     "--warmup --collectives --message-bytes --intra-link --inter-link --store --json",
+    "tokenize": "TEXT... -o --output --tokenizer",
     "profiles list": "--store --gpu --json",
     "profiles import": "FORMAT PATH --gpu --model --seq-len --precision --stack --link --op --store --json",
     "profiles export": "--store --gpu -o --output --format --kind",

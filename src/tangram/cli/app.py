@@ -17,6 +17,7 @@ from tangram.cli.islands import islands_command
 from tangram.cli.plan import plan_command
 from tangram.cli.profile import profile_command
 from tangram.cli.profiles import COMMANDS as _PROFILES_COMMANDS
+from tangram.cli.tokenize import tokenize_command
 from tangram.cli.validate import validate_command
 
 _HELP = "Plans LLM training on clusters of mixed GPUs: islands of equal GPUs, joined by an uneven pipeline."
@@ -35,6 +36,7 @@ _COMMANDS = (
     ("gpus", gpus_command),
     ("schema", schema_command),
     ("profile", profile_command),
+    ("tokenize", tokenize_command),
 )
 
 
