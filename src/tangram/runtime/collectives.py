@@ -27,6 +27,10 @@ import torch.distributed as dist
 
 from tangram.runtime.groups import Group
 
+# Newer versions of torch have new names, and warn of the old ones.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 
 def copy_to(x: Any, group: Group) -> Any:
     """Returns ``x``, which every rank holds and uses in its own way."""
@@ -65,12 +69,22 @@ def all_to_all(x: Any, sent: Sequence[int], received: Sequence[int], group: Grou
     return _AllToAll.apply(x, list(sent), list(received), group) if group.size > 1 else x
 
 
+def gather_into(whole: Any, share: Any, group: Group) -> None:
+    """All-gathers flat tensors: the ranks' shares, of equal length, into all of them; at least two ranks."""
+    _all_gather(whole, share, group=group.handle)
+
+
+def scatter_sum_into(share: Any, whole: Any, group: Group) -> None:
+    """Reduce-scatters flat tensors: this rank's share of the sum; at least two ranks."""
+    _reduce_scatter(share, whole, group=group.handle)
+
+
 def joined(x: Any, dim: int, group: Group) -> Any:
     """All-gathers without autograd: the ranks' ``x``, of equal shapes, joined along a dimension."""
     if group.size == 1:
         return x
     parts = x.new_empty((group.size, *x.shape))
-    dist.all_gather_into_tensor(parts.view(-1), x.contiguous().view(-1), group=group.handle)
+    gather_into(parts.view(-1), x.contiguous().view(-1), group)
     return torch.cat(parts.unbind(0), dim=dim)
 
 
@@ -89,7 +103,7 @@ def summed_share(x: Any, dim: int, group: Group) -> Any:
         return x
     parts = torch.stack(own_shares(x, dim, group))
     share = torch.empty_like(parts[0])
-    dist.reduce_scatter_tensor(share.view(-1), parts.view(-1), group=group.handle)
+    scatter_sum_into(share.view(-1), parts.view(-1), group)
     return share
 
 

@@ -1,0 +1,182 @@
+"""ZeRO 0 to 3 of a stage: buckets of its atoms, and when they are gathered, reduced and freed.
+
+Each atom is a module of its own, called through ``__call__``. That is where ZeRO hangs on: before an atom's
+forward its weights are gathered; after it they are freed; when the gradient of its output is there, its
+backward begins: weights are gathered again, and the atom whose backward came before is done, so its gradients
+are reduced and its weights freed. So at most two atoms have whole weights and gradients. All ranks of a group
+run the same atoms in the same order, hence the same collectives.
+
+Collectives run one after the other with compute; a plan's assumed overlaps are not made use of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from tangram.runtime.buckets import Bucket, Slot
+from tangram.runtime.groups import Group, StageGroups
+from tangram.runtime.parameters import LocalParameter
+
+_Key = tuple[int, bool, str]
+
+
+class Sharding:
+    """The buckets of a stage.
+
+    Args:
+        parameters: Of the stage, in forward order.
+        units: The module of each atom.
+        groups: Of this rank.
+        zero: 0 to 3.
+        reshard_after_forward: Whether zero 3 gathers again for backward.
+        gradient_dtype: In which gradients are added up and travel.
+        shared: Names of parameters that more than one atom uses: their weights stay whole.
+
+    Attributes:
+        buckets: All of them, in forward order.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[LocalParameter],
+        units: Mapping[int, Any],
+        groups: StageGroups,
+        zero: int,
+        gradient_dtype: Any,
+        *,
+        reshard_after_forward: bool = True,
+        shared: frozenset[str] = frozenset(),
+    ) -> None:
+        self._groups = groups
+        self._reshard = reshard_after_forward
+        self._own: dict[int, list[Bucket]] = {}
+        self._shared: list[Bucket] = []
+        for parameter in parameters:
+            if parameter.name in shared:  # zero 2: gradients are sharded, weights are whole
+                self._shared.append(self._bucket([parameter], min(zero, 2), gradient_dtype))
+        rest = sorted((p for p in parameters if p.name not in shared), key=_key)
+        for (atom, *_), members in groupby(rest, key=_key):
+            self._own.setdefault(atom, []).append(self._bucket(list(members), zero, gradient_dtype))
+        self.buckets = (*self._shared, *(b for atom in sorted(self._own) for b in self._own[atom]))
+        self._open: list[int] = []
+        if any(bucket.zero >= 2 for bucket in self.buckets):
+            for atom in self._own:
+                self._watch(atom, units[atom])
+        self._free(self._own)
+
+    def _bucket(self, members: list[LocalParameter], zero: int, gradient_dtype: Any) -> Bucket:
+        ordered = sorted(members, key=lambda p: not p.decays)  # those that decay come first
+        of_experts = members[0].is_expert
+        shard = self._groups.expert_shard if of_experts else self._groups.shard
+        replicas = self._groups.expert_replicas if of_experts else self._groups.replicas
+        return Bucket(ordered, shard, replicas, zero, gradient_dtype)
+
+    def _watch(self, atom: int, unit: Any) -> None:
+        def before_forward(*_: Any) -> None:
+            self._gather(atom)
+
+        def after_forward(_unit: Any, _args: Any, output: Any) -> None:
+            if output.requires_grad:
+                output.register_hook(before_backward)
+            if self._reshard:
+                self._free([atom])
+
+        def before_backward(_grad: Any) -> None:
+            self._close()
+            self._gather(atom)
+            self._open.append(atom)
+
+        unit.register_forward_pre_hook(before_forward)
+        unit.register_forward_hook(after_forward)
+
+    def _gather(self, atom: int) -> None:
+        for bucket in self._own[atom]:
+            bucket.gather()
+
+    def _free(self, atoms: Any) -> None:
+        for atom in atoms:
+            for bucket in self._own[atom]:
+                bucket.free()
+
+    def _close(self) -> None:
+        """Ends the backward of the atoms that are in it: nothing more will be added to their gradients."""
+        for atom in self._open:
+            for bucket in self._own[atom]:
+                bucket.collect()
+        if self._reshard:
+            self._free(self._open)
+        self._open.clear()
+
+    def end_backward(self) -> None:
+        """After the backward of a micro-batch."""
+        self._close()
+        for bucket in self._shared:
+            bucket.collect()
+
+    def reduce(self) -> None:
+        """After the last backward: every rank's own gradients become those of the whole batch."""
+        for bucket in self.buckets:
+            bucket.reduce()
+        for axis in ("tp", "expert_tp"):
+            self._add_partial(axis, getattr(self._groups, axis))
+
+    def _add_partial(self, axis: str, group: Group) -> None:
+        """Adds up gradients of weights that all ranks of a tp group hold and each used for a part.
+
+        Ranks of a tp group have equal shares of equal buckets, so what is to be summed lies at the same
+        place.
+        """
+        if group.size == 1:
+            return
+        places = [
+            bucket.own_gradients[start:stop]
+            for bucket, slot in self.slots()
+            if slot.parameter.partial_over == axis
+            for start, stop in [bucket.own_part(slot) or (0, 0)]
+        ]
+        if not places:
+            return
+        joined = torch.cat(places)
+        if joined.numel():
+            dist.all_reduce(joined, group=group.handle)
+        for place, total in zip(places, joined.split([len(p) for p in places]), strict=True):
+            place.copy_(total)
+
+    def slots(self) -> Iterator[tuple[Bucket, Slot]]:
+        """Yields every parameter's place."""
+        for bucket in self.buckets:
+            for slot in bucket.slots:
+                yield bucket, slot
+
+    def spread(self) -> None:
+        """After an update: every rank gets the weights that it needs for the next step."""
+        for bucket in self.buckets:
+            bucket.spread()
+
+    def clear(self) -> None:
+        """Forgets the gradients of the step, and what was kept whole for it."""
+        for bucket in self.buckets:
+            bucket.clear()
+        self._free(self._own)
+
+    @contextmanager
+    def gathered(self) -> Iterator[None]:
+        """All weights of the stage are whole inside; what is written into them counts afterwards."""
+        for bucket in self.buckets:
+            bucket.gather()
+        try:
+            yield
+        finally:
+            for bucket in self.buckets:
+                bucket.take_over()
+                bucket.free()
+
+
+def _key(parameter: LocalParameter) -> _Key:
+    return parameter.atom, parameter.is_expert, str(parameter.parameter.dtype)
