@@ -1,0 +1,119 @@
+"""Scores and values: each query of a rank's tokens against all keys up to its own.
+
+With cp, keys and values of all tokens are gathered first (one collective for both), and put into the order of
+the sequence. A rank's tokens are one or two runs of neighbours, and the queries of a run see the keys from
+its first query's window (or the start) to its own end: the mask is causal, aligned to the last key.
+
+``flash`` is PyTorch's fused attention, ``unfused`` stores scores. Dropout of scores works on stored scores
+only, whatever the kernel: fused kernels draw numbers that depend on the plan.
+"""
+
+from __future__ import annotations
+
+from math import sqrt
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from tangram.model.spec import AttentionSpec
+from tangram.profiler.attention import shares_keys
+from tangram.runtime.collectives import gather_along
+from tangram.runtime.models.dropout import score_dropout
+from tangram.runtime.models.share import Context, Share
+
+_HEADS, _TOKENS = 1, 2
+
+
+class AttentionCore:
+    """Scores and values of one layer.
+
+    Args:
+        share: What this rank builds.
+        spec: Heads and window.
+        place: Name of the layer's attention, for dropout.
+    """
+
+    def __init__(self, share: Share, spec: AttentionSpec, place: str) -> None:
+        self._share, self._spec, self._place = share, spec, place
+        self._unfused = share.unfused or share.hyper.attention_dropout > 0
+        self._order = None if share.groups.cp.size == 1 else _sequence_order(share)
+
+    def __call__(self, query: Any, key: Any, value: Any, context: Context) -> Any:
+        """Returns the values that queries see, ``(rows, heads, tokens, head_dim)`` as the queries."""
+        if self._order is not None:
+            both = gather_along(torch.cat((key, value), dim=_HEADS), _TOKENS, self._share.groups.cp)
+            order = torch.tensor(self._order, device=both.device)
+            key, value = both.index_select(_TOKENS, order).chunk(2, dim=_HEADS)
+        runs = self._share.own_tokens
+        lengths = [stop - start for start, stop in runs]
+        mixed = [
+            self._run(part, key, value, start, context)
+            for part, (start, _) in zip(query.split(lengths, dim=_TOKENS), runs, strict=True)
+        ]
+        return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=_TOKENS)
+
+    def _run(self, query: Any, key: Any, value: Any, start: int, context: Context) -> Any:
+        """Attention of neighbouring queries, the first of which is token ``start``."""
+        window = self._spec.window
+        stop = start + query.shape[_TOKENS]
+        first = 0 if window is None else max(0, start - window + 1)
+        key, value = key[:, :, first:stop], value[:, :, first:stop]
+        if window is not None and stop - window <= first:
+            window = None  # the last query still sees the first key
+        if self._unfused:
+            return self._scored(query, key, value, (start, stop, first, window), context)
+        groups = query.shape[_HEADS] // key.shape[_HEADS]
+        if groups > 1 and not shares_keys(query.device, query.dtype):
+            key, value = (x.repeat_interleave(groups, dim=_HEADS) for x in (key, value))
+            groups = 1
+        is_square = start == first and window is None
+        mask = None if is_square else _fused_mask(query.device, start, stop, first, window)
+        return functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, is_causal=is_square, enable_gqa=groups > 1
+        )
+
+    def _scored(
+        self, query: Any, key: Any, value: Any, at: tuple[int, int, int, int | None], context: Context
+    ) -> Any:
+        groups = query.shape[_HEADS] // key.shape[_HEADS]
+        if groups > 1:
+            key, value = (x.repeat_interleave(groups, dim=_HEADS) for x in (key, value))
+        scores = query @ key.transpose(-1, -2) / sqrt(self._spec.head_dim)
+        scores = scores.masked_fill(~causal_mask(query.device, *at), float("-inf"))
+        wide = scores.dtype if scores.dtype == torch.float64 else torch.float32
+        shares = functional.softmax(scores, dim=-1, dtype=wide).to(query.dtype)
+        if self._share.hyper.attention_dropout:
+            start, stop, first, _ = at
+            num_heads = query.shape[_HEADS]
+            head = self._share.groups.tp.index * num_heads
+            ranges = ((head, head + num_heads), (start, stop), (first, stop))
+            heads, queries, keys = (torch.arange(*pair, device=query.device) for pair in ranges)
+            shares = score_dropout(self._share, shares, context, (heads, queries, keys), self._place)
+        return shares @ value
+
+
+def causal_mask(device: Any, start: int, stop: int, first: int, window: int | None) -> Any:
+    """Returns which keys ``first`` to ``stop`` the queries ``start`` to ``stop`` see."""
+    queries = torch.arange(start, stop, device=device)[:, None]
+    keys = torch.arange(first, stop, device=device)
+    sees = keys <= queries
+    return sees if window is None else sees & (keys > queries - window)
+
+
+def _fused_mask(device: Any, start: int, stop: int, first: int, window: int | None) -> Any:
+    """The mask as the fused kernels take it: on a GPU without a window nothing is stored."""
+    if device.type == "cuda" and window is None:
+        from torch.nn.attention.bias import causal_lower_right
+
+        return causal_lower_right(stop - start, stop - first)
+    return causal_mask(device, start, stop, first, window)
+
+
+def _sequence_order(share: Share) -> list[int]:
+    """Where in the gathered tokens each token of the sequence lies."""
+    gathered = [token for runs in share.tokens for start, stop in runs for token in range(start, stop)]
+    places = [0] * len(gathered)
+    for place, token in enumerate(gathered):
+        places[token] = place
+    return places
