@@ -1,8 +1,9 @@
 """Reads a Hugging Face ``config.json`` of a family that :mod:`tangram.model.families` knows.
 
-JSON only: no code of a model repository is ever run. Keys that do not change a shape (activation, dropout,
-``dtype`` or ``torch_dtype``, ``rope_parameters`` or ``rope_theta``, quantisation of a checkpoint, soft caps,
-scales) are not read. Of a multimodal model the language model is read, which stands in ``text_config``.
+JSON only: no code of a model repository is ever run. Keys that do not change a shape are not read: those
+that training needs (activation, dropout, ``rope_parameters`` or ``rope_theta``) are carried along, others
+(``dtype`` or ``torch_dtype``, quantisation of a checkpoint, soft caps, scales) are not. Of a multimodal model
+the language model is read, which stands in ``text_config``.
 
 >>> config = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024}
 >>> parse_hf_config(config | {"vocab_size": 50257}, name="gpt2", where="config.json").num_layers
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from tangram.errors import InputError, UnknownNameError
@@ -20,6 +22,7 @@ from tangram.model.checkpoint import INDEX_NAME, MAX_INDEX_BYTES, check_index
 from tangram.model.families.common import Identity
 from tangram.model.families.readers import FAMILIES, NESTED_TYPES
 from tangram.model.fields import Fields, describe
+from tangram.model.hyperparameters import executor_values
 from tangram.model.json_file import parse_json_object, printable, read_json_object, read_json_text
 from tangram.model.spec import ModelSpec
 
@@ -120,7 +123,7 @@ def parse_hf_config(config: Mapping[str, object], *, name: str, where: str, sour
     for key in ("is_encoder_decoder", "add_cross_attention"):
         if values.boolean(key, default=False):
             raise InputError("must be false: only decoders are supported", where=values.place(key))
-    return read(values, Identity(name, source))
+    return replace(read(values, Identity(name, source)), hyperparameters=executor_values(config))
 
 
 def _is_partial(config: Mapping[str, object]) -> bool:

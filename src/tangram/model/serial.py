@@ -8,7 +8,8 @@ Equal layers are written once: ``layer_kinds`` lists the kinds, ``layers`` the k
 A kind has either ``feed_forward`` or ``moe``. What few models have is written only where they have it:
 ``attention.latent``, ``attention.window``, ``moe.shared``, a kind's ``post_norm`` and ``parallel``, and the
 model's ``embedding_size``, ``embedding_norm``, ``final_norm``, ``position_offset`` and
-``num_prediction_layers``. docs/models.md explains the keys.
+``num_prediction_layers``. docs/models.md explains the keys. ``hyperparameters``, which planning never reads,
+are read but not written: the plan document holds them beside the model.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ _MODEL_KEYS = (
     "final_norm",
     "position_offset",
     "num_prediction_layers",
+    "hyperparameters",
 )
 _LAYER_KEYS = ("norm", "attention", "feed_forward", "moe", "post_norm", "parallel")
 _ATTENTION_KEYS = ("num_heads", "num_kv_heads", "head_dim", "qkv_bias", "out_bias", "qk_norm")
@@ -125,6 +127,7 @@ def from_dict(data: Mapping[str, object], *, where: str = "model") -> ModelSpec:
         final_norm=values.boolean("final_norm", default=True),
         position_offset=values.optional_integer("position_offset", limits.MAX_POSITIONS, low=0) or 0,
         num_prediction_layers=values.optional_integer("num_prediction_layers", len(idxs) - 1, low=0) or 0,
+        hyperparameters=_hyperparameters(values),
     )
 
 
@@ -133,6 +136,15 @@ def fingerprint(model: ModelSpec) -> str:
     content = {key: value for key, value in to_dict(model).items() if key not in ("name", "source")}
     text = json.dumps(content, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _hyperparameters(values: Fields) -> dict[str, object]:
+    found = values.values.get("hyperparameters", {})
+    if not isinstance(found, Mapping):
+        raise InputError(
+            f"is {describe(found)}, but must be an object", where=values.place("hyperparameters")
+        )
+    return dict(found)
 
 
 def _layer_dict(layer: LayerSpec) -> dict[str, object]:

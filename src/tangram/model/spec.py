@@ -1,11 +1,13 @@
 """What is trained: a decoder-only transformer, layer by layer.
 
-The specification holds what a planner needs (shapes), not what a trainer needs (initialisation, dropout).
-Everything is frozen and hashable; :mod:`tangram.model.hf` and the presets build it, nobody changes it.
+The specification holds what a planner needs: shapes. What a trainer needs beyond them it carries along
+unread, and models that differ in nothing else are equal. Everything is frozen and hashable;
+:mod:`tangram.model.hf` and the presets build it, nobody changes it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -188,6 +190,8 @@ class ModelSpec:
             prediction, DeepSeek-V3, arXiv 2412.19437, section 2.2). Each has a projection of what the layer
             before gives and of the embedding of a later token, both normalised, a final norm, and a pass
             through the head; embedding and head are the model's. They run where the head does.
+        hyperparameters: What shapes do not tell and only an executor reads, by its Hugging Face name, as far
+            as the model's file tells it. JSON-ready; nobody changes it.
     """
 
     name: str
@@ -205,6 +209,7 @@ class ModelSpec:
     final_norm: bool = True
     position_offset: int = 0
     num_prediction_layers: int = 0
+    hyperparameters: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def num_layers(self) -> int:

@@ -171,14 +171,14 @@ class ModelSection(Section):
         Args:
             spec: The model.
             padded_vocab_size: Rows as allocated; by default padded for no tensor parallelism.
-            hyperparameters: What only an executor reads.
+            hyperparameters: What only an executor reads; by default what the model carries along.
         """
         extra = {
             "fingerprint": serial.fingerprint(spec),
             "num_params": num_params(spec),
             "num_active_params": num_active_params(spec),
             "padded_vocab_size": padded_vocab_size or pad_vocab(spec.vocab_size, tp=1),
-            "hyperparameters": hyperparameters or {},
+            "hyperparameters": dict(spec.hyperparameters if hyperparameters is None else hyperparameters),
         }
         return ModelSection.model_validate(serial.to_dict(spec) | extra)
 
@@ -200,4 +200,4 @@ _USUAL: dict[str, object] = {
     "num_prediction_layers": 0,
 }
 _RARE = {"post_norm", "parallel"}
-_NOT_IN_SPEC = {"fingerprint", "num_params", "num_active_params", "padded_vocab_size", "hyperparameters"}
+_NOT_IN_SPEC = {"fingerprint", "num_params", "num_active_params", "padded_vocab_size"}

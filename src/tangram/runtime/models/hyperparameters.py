@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tangram.errors import InputError
+from tangram.model.spec import ModelSpec
 from tangram.runtime.models.rope import Rope, parse_rope
 
 T = TypeVar("T")
@@ -55,17 +56,22 @@ class Hyperparameters:
     balance_coefficient: float
 
 
-def parse_hyperparameters(values: Mapping[str, Any], family: str) -> Hyperparameters:
+def parse_hyperparameters(values: Mapping[str, Any], model: ModelSpec) -> Hyperparameters:
     """Reads the hyperparameters of a plan's model.
 
     Raises:
         InputError: One has a value that is not built here, or none that can be.
     """
+    family = model.family
     for key in _MUST_BE_FALSE:
         if values.get(key):
             raise InputError("must be false: it is not supported", where=f"{_WHERE}.{key}")
     if values.get("router_jitter_noise"):
         raise InputError("must be 0: noise is not supported", where=f"{_WHERE}.router_jitter_noise")
+    if values.get("scale_attn_weights") is False:
+        raise InputError(
+            "must be true: scores that are not scaled are not supported", where=f"{_WHERE}.scale_attn_weights"
+        )
     is_gpt = family == "gpt2"
     return Hyperparameters(
         activation=_activation(values, "activation_function" if is_gpt else "hidden_act", is_gpt),
@@ -75,7 +81,7 @@ def parse_hyperparameters(values: Mapping[str, Any], family: str) -> Hyperparame
             _EPS_IF_ABSENT.get(family, 1e-6),
             lambda eps: eps > 0,
         ),
-        rope=parse_rope(values, _THETA_IF_ABSENT.get(family, 1e4)),
+        rope=parse_rope(values, _THETA_IF_ABSENT.get(family, 1e4), model.max_positions),
         initializer_std=_number(values, "initializer_range", 0.02, lambda std: std > 0),
         embedding_dropout=_probability(values, "embd_pdrop") if is_gpt else 0.0,
         residual_dropout=_probability(values, "resid_pdrop") if is_gpt else 0.0,

@@ -61,7 +61,7 @@ class Rope:
         return rates, 1.0
 
 
-def parse_rope(values: Mapping[str, Any], theta_if_absent: float) -> Rope:
+def parse_rope(values: Mapping[str, Any], theta_if_absent: float, max_positions: int) -> Rope:
     """Reads rotary positions from a model's hyperparameters.
 
     Raises:
@@ -79,7 +79,7 @@ def parse_rope(values: Mapping[str, Any], theta_if_absent: float) -> Rope:
             where=where,
             hint=f"legal: {', '.join(_TYPES)}",
         )
-    numbers = {"original_max_position_embeddings": values.get("max_position_embeddings")} | dict(found)
+    numbers = {"original_max_position_embeddings": max_positions} | dict(found)
     if numbers.get("partial_rotary_factor", values.get("partial_rotary_factor", 1.0)) not in (1, None):
         raise InputError("positions of a part of each head are not supported", where=where)
     needed = [*_NEEDED[kind], *(["original_max_position_embeddings"] if kind == "yarn" else [])]

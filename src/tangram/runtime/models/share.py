@@ -117,7 +117,7 @@ def share_of(
     return Share(
         model=model,
         names=names_of(model),
-        hyper=parse_hyperparameters(plan.model.hyperparameters, model.family),
+        hyper=parse_hyperparameters(plan.model.hyperparameters, model),
         groups=groups,
         sequence_parallel=degrees.sequence_parallel and degrees.tp > 1,
         seq_len=plan.job.seq_len,
