@@ -11,7 +11,7 @@ Collectives run one after the other with compute; a plan's assumed overlaps are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
@@ -23,59 +23,66 @@ from tangram.runtime.buckets import Bucket, Slot
 from tangram.runtime.groups import Group, StageGroups
 from tangram.runtime.parameters import LocalParameter
 
-_Key = tuple[int, bool, str]
+_Key = tuple[bool, str]
 
 
 class Sharding:
-    """The buckets of a stage.
+    """The buckets of a stage, added atom by atom.
 
     Args:
-        parameters: Of the stage, in forward order.
-        units: The module of each atom.
         groups: Of this rank.
         zero: 0 to 3.
         reshard_after_forward: Whether zero 3 gathers again for backward.
         gradient_dtype: In which gradients are added up and travel.
-        shared: Names of parameters that more than one atom uses: their weights stay whole.
-
-    Attributes:
-        buckets: All of them, in forward order.
+        shared: Name of the parameter that two atoms use, whose weights therefore stay whole; or None.
     """
 
     def __init__(
         self,
-        parameters: Sequence[LocalParameter],
-        units: Mapping[int, Any],
         groups: StageGroups,
         zero: int,
         gradient_dtype: Any,
         *,
         reshard_after_forward: bool = True,
-        shared: frozenset[str] = frozenset(),
+        shared: str | None = None,
     ) -> None:
-        self._groups = groups
+        self._groups, self._zero, self._gradient_dtype = groups, zero, gradient_dtype
         self._reshard = reshard_after_forward
+        self._shared_name = shared
         self._own: dict[int, list[Bucket]] = {}
         self._shared: list[Bucket] = []
-        for parameter in parameters:
-            if parameter.name in shared:  # zero 2: gradients are sharded, weights are whole
-                self._shared.append(self._bucket([parameter], min(zero, 2), gradient_dtype))
-        rest = sorted((p for p in parameters if p.name not in shared), key=_key)
-        for (atom, *_), members in groupby(rest, key=_key):
-            self._own.setdefault(atom, []).append(self._bucket(list(members), zero, gradient_dtype))
-        self.buckets = (*self._shared, *(b for atom in sorted(self._own) for b in self._own[atom]))
         self._open: list[int] = []
-        if any(bucket.zero >= 2 for bucket in self.buckets):
-            for atom in self._own:
-                self._watch(atom, units[atom])
-        self._free(self._own)
 
-    def _bucket(self, members: list[LocalParameter], zero: int, gradient_dtype: Any) -> Bucket:
+    def add(self, atom: int, unit: Any, parameters: Sequence[LocalParameter]) -> None:
+        """Takes the parameters of an atom over: from now on they are views of its buckets.
+
+        Args:
+            atom: Its index; atoms come in forward order.
+            unit: Its module.
+            parameters: All that it has, with memory and values.
+        """
+        self._own[atom] = []
+        for parameter in parameters:
+            if parameter.name == self._shared_name:  # gradients are sharded, weights are whole
+                self._shared.append(self._bucket([parameter], min(self._zero, 2)))
+        rest = sorted((p for p in parameters if p.name != self._shared_name), key=_key)
+        for _, members in groupby(rest, key=_key):
+            self._own[atom].append(self._bucket(list(members), self._zero))
+        if any(bucket.zero >= 2 for bucket in self._own[atom]):
+            self._watch(atom, unit)
+        self._free([atom])
+
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """All buckets, in forward order."""
+        return (*self._shared, *(bucket for own in self._own.values() for bucket in own))
+
+    def _bucket(self, members: list[LocalParameter], zero: int) -> Bucket:
         ordered = sorted(members, key=lambda p: not p.decays)  # those that decay come first
         of_experts = members[0].is_expert
         shard = self._groups.expert_shard if of_experts else self._groups.shard
         replicas = self._groups.expert_replicas if of_experts else self._groups.replicas
-        return Bucket(ordered, shard, replicas, zero, gradient_dtype)
+        return Bucket(ordered, shard, replicas, zero, self._gradient_dtype)
 
     def _watch(self, atom: int, unit: Any) -> None:
         def before_forward(*_: Any) -> None:
@@ -179,4 +186,4 @@ class Sharding:
 
 
 def _key(parameter: LocalParameter) -> _Key:
-    return parameter.atom, parameter.is_expert, str(parameter.parameter.dtype)
+    return parameter.is_expert, str(parameter.parameter.dtype)
