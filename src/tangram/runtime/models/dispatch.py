@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from tangram.runtime.collectives import all_to_all
+from tangram.runtime.collectives import all_to_all, gather_into
 from tangram.runtime.groups import Group, StageGroups
 
 
@@ -87,7 +87,7 @@ def _gathered_counts(table: Any, group: Group) -> Any:
     if group.size == 1:
         return table.unsqueeze(0)
     tables = table.new_empty((group.size, *table.shape))
-    dist.all_gather_into_tensor(tables.view(-1), table.contiguous().view(-1), group=group.handle)
+    gather_into(tables.view(-1), table.contiguous().view(-1), group)
     return tables
 
 
