@@ -81,7 +81,7 @@ class AttentionCore:
             key, value = (x.repeat_interleave(groups, dim=_HEADS) for x in (key, value))
         scores = query @ key.transpose(-1, -2) / sqrt(self._spec.head_dim)
         scores = scores.masked_fill(~causal_mask(query.device, *at), float("-inf"))
-        wide = scores.dtype if scores.dtype == torch.float64 else torch.float32
+        wide = torch.promote_types(scores.dtype, torch.float32)
         shares = functional.softmax(scores, dim=-1, dtype=wide).to(query.dtype)
         if self._share.hyper.attention_dropout:
             start, stop, first, _ = at

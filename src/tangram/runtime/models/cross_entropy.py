@@ -32,7 +32,7 @@ def summed_cross_entropy(logits: Any, labels: Any, start: int, valid: int, group
 class _SummedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Any, labels: Any, start: int, valid: int, group: Group) -> Any:
-        wide = logits.to(torch.float64 if logits.dtype == torch.float64 else torch.float32, copy=True)
+        wide = logits.to(torch.promote_types(logits.dtype, torch.float32), copy=True)
         wide[:, max(0, valid) :] = float("-inf")
         top = wide.max(dim=-1).values
         if group.size > 1:

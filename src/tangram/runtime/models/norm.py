@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch.nn import functional
 
 from tangram.model.spec import NormKind
@@ -39,4 +40,29 @@ class Norm(Block):
         eps = self.share.hyper.norm_eps
         if self.has_bias:
             return functional.layer_norm(x, (self.width,), self.scale, self.bias, eps)
-        return functional.rms_norm(x, (self.width,), self.scale, eps)
+        if x.is_cuda and hasattr(torch, "_fused_rms_norm"):
+            return functional.rms_norm(x, (self.width,), self.scale, eps)
+        return _RmsNorm.apply(x, self.scale, eps)
+
+
+class _RmsNorm(torch.autograd.Function):
+    """What the fused kernel does, where there is none: computes in fp32, keeps input and a number per row.
+
+    Put together from operations, a norm would keep two fp32 copies of its input.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, scale: Any, eps: float) -> Any:
+        wide = x.to(torch.promote_types(x.dtype, torch.float32))
+        factor = torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + eps)
+        ctx.save_for_backward(x, scale, factor)
+        return (wide * factor * scale).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        x, scale, factor = ctx.saved_tensors
+        wide, normed = grad.to(factor.dtype), x.to(factor.dtype) * factor
+        of_scale = (wide * normed).flatten(0, -2).sum(dim=0)
+        of_normed = wide * scale
+        mean = (of_normed * normed).mean(dim=-1, keepdim=True)
+        return ((of_normed - normed * mean) * factor).to(x.dtype), of_scale.to(scale.dtype), None

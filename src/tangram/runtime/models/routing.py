@@ -51,9 +51,7 @@ class Router(Block):
             context: The micro-batch.
             at: Which of the tokens of the cp share these are, where they are not those of the hidden states.
         """
-        wide = torch.float64 if rows.dtype == torch.float64 else torch.float32
-        logits = functional.linear(rows.to(wide), self.matrix.to(wide))
-        probabilities = functional.softmax(logits, dim=-1)
+        probabilities = functional.softmax(_WideProduct.apply(rows, self.matrix), dim=-1)
         weights, chosen = probabilities.topk(self.spec.top_k, dim=-1)
         if self.share.hyper.normalizes_top_k:
             weights = weights / weights.sum(dim=-1, keepdim=True)
@@ -82,6 +80,22 @@ class Router(Block):
         if at is None:
             return count // num_samples
         return self.share.seq_len // self.share.groups.cp.size
+
+
+class _WideProduct(torch.autograd.Function):
+    """A product in fp32 at least that keeps its inputs as they are."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Any, matrix: Any) -> Any:
+        ctx.save_for_backward(rows, matrix)
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        return functional.linear(rows.to(wide), matrix.to(wide))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        rows, matrix = ctx.saved_tensors
+        of_rows = (grad @ matrix.to(grad.dtype)).to(rows.dtype)
+        return of_rows, (grad.T @ rows.to(grad.dtype)).to(matrix.dtype)
 
 
 class _Attached(torch.autograd.Function):
