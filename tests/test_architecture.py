@@ -23,7 +23,7 @@ SOURCE = ROOT / "src" / "tangram"
 # From the bottom to the top; a room may import rooms of earlier rows only, and itself.
 ROOMS = (
     ("_version", "errors"),
-    ("units", "basis"),
+    ("units", "basis", "run_options"),
     ("job",),
     ("yaml_reader",),
     ("model", "cluster"),

@@ -17,6 +17,7 @@ from tangram.cli.islands import islands_command
 from tangram.cli.plan import plan_command
 from tangram.cli.profile import profile_command
 from tangram.cli.profiles import COMMANDS as _PROFILES_COMMANDS
+from tangram.cli.run import run_command
 from tangram.cli.tokenize import tokenize_command
 from tangram.cli.validate import validate_command
 
@@ -37,6 +38,7 @@ _COMMANDS = (
     ("schema", schema_command),
     ("profile", profile_command),
     ("tokenize", tokenize_command),
+    ("run", run_command),
 )
 
 

@@ -18,13 +18,13 @@ from tangram.simulate.timeline import TaskKind, Timeline
 Event = dict[str, Any]
 
 # Threads of a process, in the order in which they are drawn.
-_COMPUTE, _SEND_NEXT, _SEND_PREVIOUS, _RECEIVE_PREVIOUS, _RECEIVE_NEXT = range(1, 6)
+COMPUTE, SEND_NEXT, SEND_PREVIOUS, RECEIVE_PREVIOUS, RECEIVE_NEXT = range(1, 6)
 _THREAD_NAMES = {
-    _COMPUTE: "compute",
-    _SEND_NEXT: "send activations to the next stage",
-    _SEND_PREVIOUS: "send gradients to the previous stage",
-    _RECEIVE_PREVIOUS: "receive activations from the previous stage",
-    _RECEIVE_NEXT: "receive gradients from the next stage",
+    COMPUTE: "compute",
+    SEND_NEXT: "send activations to the next stage",
+    SEND_PREVIOUS: "send gradients to the previous stage",
+    RECEIVE_PREVIOUS: "receive activations from the previous stage",
+    RECEIVE_NEXT: "receive gradients from the next stage",
 }
 
 
@@ -84,15 +84,28 @@ def _us(time_ns: int) -> float:
 
 
 def _names(stage: int, num_stages: int, label: str) -> Iterator[Event]:
-    base = {"ph": "M", "pid": _pid(stage), "tid": 0}
     name = f"stage {stage}: {label}" if label else f"stage {stage}"
+    return name_process(_pid(stage), stage, num_stages, name, order=stage)
+
+
+def name_process(pid: int, stage: int, num_stages: int, name: str, *, order: int) -> Iterator[Event]:
+    """Yields the events that name a stage's process and its threads.
+
+    Args:
+        pid: Number of the process.
+        stage: Which stage it is.
+        num_stages: Of the pipeline; its ends have fewer threads.
+        name: Of the process.
+        order: Where it is drawn among the others.
+    """
+    base = {"ph": "M", "pid": pid, "tid": 0}
     yield base | {"name": "process_name", "args": {"name": name}}
-    yield base | {"name": "process_sort_index", "args": {"sort_index": stage}}
+    yield base | {"name": "process_sort_index", "args": {"sort_index": order}}
     missing = set()
     if stage == 0:
-        missing |= {_SEND_PREVIOUS, _RECEIVE_PREVIOUS}
+        missing |= {SEND_PREVIOUS, RECEIVE_PREVIOUS}
     if stage == num_stages - 1:
-        missing |= {_SEND_NEXT, _RECEIVE_NEXT}
+        missing |= {SEND_NEXT, RECEIVE_NEXT}
     for tid, thread in _THREAD_NAMES.items():
         if tid not in missing:
             yield base | {"tid": tid, "name": "thread_name", "args": {"name": thread}}
@@ -100,11 +113,16 @@ def _names(stage: int, num_stages: int, label: str) -> Iterator[Event]:
 
 
 def _slice(name: str, category: str, stage: int, tid: int, start_ns: int, duration_ns: int) -> Event:
+    return task_slice(name, category, _pid(stage), tid, start_ns, duration_ns)
+
+
+def task_slice(name: str, category: str, pid: int, tid: int, start_ns: int, duration_ns: int) -> Event:
+    """Returns a task as an event: on a thread of a process, for some time."""
     return {
         "name": name,
         "cat": category,
         "ph": "X",
-        "pid": _pid(stage),
+        "pid": pid,
         "tid": tid,
         "ts": _us(start_ns),
         "dur": _us(duration_ns),
@@ -113,7 +131,7 @@ def _slice(name: str, category: str, stage: int, tid: int, start_ns: int, durati
 
 def _step(timeline: Timeline, i: int) -> Event:
     return _slice(
-        f"step s{i}", "step", i, _COMPUTE, timeline.step_starts_ns[i], timeline.pipeline.stages[i].step_ns
+        f"step s{i}", "step", i, COMPUTE, timeline.step_starts_ns[i], timeline.pipeline.stages[i].step_ns
     )
 
 
@@ -125,7 +143,7 @@ def _compute(timeline: Timeline, i: int, kept: Sequence[int]) -> Iterator[Event]
     )
     for kind, category, starts, duration in rows:
         for k in kept:
-            yield _slice(f"{kind.value} s{i} m{k}", category, i, _COMPUTE, starts[k], duration)
+            yield _slice(f"{kind.value} s{i} m{k}", category, i, COMPUTE, starts[k], duration)
 
 
 def _in_flight(timeline: Timeline, i: int, kept: Sequence[int]) -> Iterator[Event]:
@@ -154,11 +172,11 @@ def _transfers(timeline: Timeline, i: int, kept: Sequence[int]) -> Iterator[Even
     if i < len(edges):
         starts, tasks = timeline.send_forward_starts_ns[i], timeline.forward_starts_ns[i + 1]
         occupancy = edges[i].forward_occupancy_ns
-        rows.append(("F", i + 1, edges[i], occupancy, starts, tasks, _SEND_NEXT, _RECEIVE_PREVIOUS))
+        rows.append(("F", i + 1, edges[i], occupancy, starts, tasks, SEND_NEXT, RECEIVE_PREVIOUS))
     if i:
         starts, tasks = timeline.send_backward_starts_ns[i - 1], timeline.backward_starts_ns[i - 1]
         occupancy = edges[i - 1].backward_occupancy_ns
-        rows.append(("B", i - 1, edges[i - 1], occupancy, starts, tasks, _SEND_PREVIOUS, _RECEIVE_NEXT))
+        rows.append(("B", i - 1, edges[i - 1], occupancy, starts, tasks, SEND_PREVIOUS, RECEIVE_NEXT))
     for kind, receiver, edge, occupancy, starts, tasks, send, receive in rows:
         for k in kept:
             name = f"{kind} s{i} m{k} to s{receiver}"
@@ -167,4 +185,4 @@ def _transfers(timeline: Timeline, i: int, kept: Sequence[int]) -> Iterator[Even
             yield _slice("receive " + name, "receive", receiver, receive, shifted, occupancy)
             arrow = {"name": "transfer", "cat": "transfer", "id": f"{kind}{i}.{k}"}
             yield arrow | {"ph": "s", "pid": _pid(i), "tid": send, "ts": _us(starts[k])}
-            yield arrow | {"ph": "f", "bp": "e", "pid": _pid(receiver), "tid": _COMPUTE, "ts": _us(tasks[k])}
+            yield arrow | {"ph": "f", "bp": "e", "pid": _pid(receiver), "tid": COMPUTE, "ts": _us(tasks[k])}

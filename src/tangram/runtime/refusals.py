@@ -1,0 +1,51 @@
+"""Plans that are not run: broken ones, and those that the engine cannot carry out yet. No torch.
+
+What is not built yet is refused with its reason; nothing is run in another way than the plan says.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from tangram.errors import InputError
+from tangram.plan.check import check_plan
+from tangram.plan.schema import PlanDocument
+from tangram.runtime.executable import check_executable
+
+
+def check_runnable(plan: PlanDocument, where: str) -> None:
+    """Refuses a plan that breaks a rule, or that the engine cannot carry out.
+
+    Args:
+        plan: The plan.
+        where: Its file.
+
+    Raises:
+        InputError: It is such a plan; the first reason is given.
+    """
+    broken = check_plan(plan)
+    if broken:
+        count = f"{len(broken)} rules" if len(broken) > 1 else "a rule"
+        raise InputError(
+            f"the plan breaks {count}; the first: {broken[0]}",
+            where=where,
+            hint=f"tangram check {where} lists them",
+        )
+    for before, after in pairwise(plan.stages):
+        if after.layers[0] < before.layers[1] and after.layers[1] > after.layers[0]:
+            raise InputError(
+                f"layer {after.layers[0]} is cut between stages {before.index} and {after.index}, and the "
+                "engine runs whole layers",
+                where=where,
+                hint="plan with --atoms layer",
+            )
+    if plan.model.num_prediction_layers:
+        raise InputError(
+            "layers for multi-token prediction are not executable yet",
+            where=where,
+            hint="plan the model without num_nextn_predict_layers",
+        )
+    try:
+        check_executable(plan)
+    except InputError as error:
+        raise InputError(error.message, where=f"{where}: {error.where}", hint=error.hint) from None

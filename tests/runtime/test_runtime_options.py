@@ -1,0 +1,95 @@
+"""Options of a run: the same for both who start one, there and back again."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from samples import dense_plan, mixed_plan, operator_plan
+
+from tangram.cli.app import build_command
+from tangram.errors import InputError
+from tangram.run_options import OPTION_TEXTS, RunOptions
+from tangram.runtime.options import parse_arguments
+from tangram.runtime.refusals import check_runnable
+
+PATHS = st.text(st.characters(codec="ascii", exclude_categories=["C"]), min_size=1).filter(
+    lambda text: not text.startswith("-")
+)
+OPTIONS = st.builds(
+    RunOptions,
+    data=st.none() | PATHS,
+    steps=st.none() | st.integers(1, 10**6),
+    learning_rate=st.floats(0, 10),
+    warmup_steps=st.integers(0, 100),
+    seed=st.integers(0, 2**40),
+    cpu=st.booleans(),
+    log_file=st.none() | PATHS,
+    quiet=st.booleans(),
+)
+
+
+@given(OPTIONS)
+def test_there_and_back(options: RunOptions) -> None:
+    assert parse_arguments(["plan.json", *options.arguments()]) == (Path("plan.json"), options)
+
+
+def test_the_command_line_has_the_same_options() -> None:
+    own = {"print_only", "master", "plan"}
+    params = {param.name: param for param in build_command().commands["run"].params if param.name not in own}
+    assert set(params) == set(OPTION_TEXTS) == {field.name for field in fields(RunOptions)}
+    for name, param in params.items():
+        option = OPTION_TEXTS[name]
+        assert param.opts == [option.flag]
+        assert param.help == option.text
+        assert param.is_flag == (option.metavar is None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": 0},
+        {"trace_step": 0},
+        {"warmup_steps": -1},
+        {"learning_rate": float("nan")},
+        {"weight_decay": -0.1},
+        {"cpu": True, "any_gpu": True},
+    ],
+)
+def test_out_of_range(change: dict[str, object]) -> None:
+    with pytest.raises(InputError) as caught:
+        replace(RunOptions(), **change)  # type: ignore[arg-type]
+    assert str(caught.value.where).startswith("--")
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["p", "--steps", "many"], ["p", "--nonsense"], ["p", "--step", "3"]]
+)
+def test_a_wrong_command_line(arguments: list[str]) -> None:
+    with pytest.raises(InputError):
+        parse_arguments(arguments)
+
+
+def test_torchrun_takes_none_of_them_for_its_own() -> None:
+    """Its parser looks at all words, and refuses what may be short for two of its options."""
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    from torch.distributed.run import get_args_parser
+
+    theirs = {flag for action in get_args_parser()._actions for flag in action.option_strings}
+    for option in OPTION_TEXTS.values():
+        assert not [flag for flag in theirs if flag.startswith(option.flag)]
+
+
+def test_plans_that_are_not_run() -> None:
+    check_runnable(dense_plan(), "plan.json")
+    broken = dense_plan().model_copy(update={"num_atoms": 7})
+    with pytest.raises(InputError, match="the plan breaks a rule; the first") as caught:
+        check_runnable(broken, "plan.json")
+    assert "tangram check plan.json" in str(caught.value.hint)
+    with pytest.raises(InputError, match="layer 1 is cut between stages 0 and 1"):
+        check_runnable(operator_plan(), "plan.json")
+    with pytest.raises(InputError, match="not executable yet"):
+        check_runnable(mixed_plan(), "plan.json")
