@@ -78,11 +78,26 @@ def differences(found: list[Rank], expected: Trained) -> dict[str, float]:
     return worst
 
 
+def assert_copies_are_equal(found: list[Rank]) -> None:
+    """Whoever holds the same elements, as replicas or tied, holds the same bits."""
+    whole: dict[str, Any] = {}
+    for idx, rank in enumerate(found):
+        for part, value in rank.parts:
+            full = whole.setdefault(part.name, torch.full(part.full_shape, float("nan")))
+            place = full[tuple(slice(*interval) for interval in part.region)]
+            known = ~place.isnan()
+            assert torch.equal(place[known], value.float()[known]), f"rank {idx}: {part.name} went apart"
+            place.copy_(value)
+    for name, full in whole.items():
+        assert not full.isnan().any(), f"nobody has all of {name}"
+
+
 def assert_equal_to_one_process(
     ranks: RankPool, plan: PlanDocument, settings: TrainSettings = SETTINGS, steps: int = STEPS
 ) -> None:
     """Trains a plan, and the same model alone, and compares."""
     found = ranks.run(plan.num_gpus, train, plan, settings, steps)
+    assert_copies_are_equal(found)
     worst = differences(found, expected_of(plan, settings, steps))
     assert all(value <= TOLERANCE for value in worst.values()), worst
 

@@ -1,8 +1,9 @@
 """A stage among its neighbours: receives, computes and sends, micro-batch by micro-batch.
 
 The stage's output is kept until its backward, with the input that was received for it. Receives are posted
-one action ahead, sends are not waited for until the end of the step; where the plan has no overlapped
-transfers, both are waited for at once.
+one action ahead, or, where the plan has no overlapped transfers, when they are waited for. Sends are waited
+for at the end of the step only, whatever the plan: two neighbours of which each waits until the other takes
+what it sends would wait for ever.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def meet_neighbours(plan: PlanDocument, index: int, rank: int, dtype: Any, devic
         device: Where they lie.
     """
     layouts = stage_layouts(plan)
-    width, overlap = plan.model.hidden_size, plan.pipelines[0].schedule.overlap_p2p
+    width = plan.model.hidden_size
     found: dict[str, Any] = dict.fromkeys(Neighbours.__dataclass_fields__)
     for cut in range(len(layouts) - 1):
         above, below = layouts[cut], layouts[cut + 1]
@@ -63,11 +64,11 @@ def meet_neighbours(plan: PlanDocument, index: int, rank: int, dtype: Any, devic
         down = route(rank, above, below, forward)
         up = route(rank, below, above, backward)
         if index == cut:
-            found["activations_out"] = Sender(down, overlap=overlap)
+            found["activations_out"] = Sender(down)
             found["gradients_in"] = Receiver(up, width, dtype, device)
         else:
             found["activations_in"] = Receiver(down, width, dtype, device)
-            found["gradients_out"] = Sender(up, overlap=overlap)
+            found["gradients_out"] = Sender(up)
     return Neighbours(**found)
 
 
@@ -78,7 +79,7 @@ class Pipeline:
         module: The stage module, called with a micro-batch and the hidden state.
         neighbours: Of this rank.
         window: Micro-batches that the stage may hold.
-        overlap: Whether transfers run beside compute.
+        overlap: Whether receives are posted ahead.
         hooks: Who looks on.
         after_backward: Called after the backward of each micro-batch, inside of its task.
     """

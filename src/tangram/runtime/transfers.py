@@ -72,12 +72,10 @@ class Sender:
 
     Args:
         path: The route.
-        overlap: Whether to go on while messages are under way.
     """
 
-    def __init__(self, path: Route, *, overlap: bool = True) -> None:
+    def __init__(self, path: Route) -> None:
         self._path = path
-        self._overlap = overlap
         self._under_way: deque[tuple[Any, Any]] = deque()
 
     def send(self, tensor: Any) -> None:
@@ -89,8 +87,6 @@ class Sender:
                 continue
             message = _packed(tensor, link.sent)
             self._under_way.append((dist.isend(message, link.dst, group=self._path.group), message))
-        if not self._overlap:
-            self.finish()
 
     def finish(self) -> None:
         """Waits until everything has been sent."""
