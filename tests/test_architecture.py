@@ -25,7 +25,7 @@ ROOMS = (
     ("_version", "errors"),
     ("units", "basis", "run_options"),
     ("job",),
-    ("yaml_reader",),
+    ("yaml_reader", "executors"),
     ("model", "cluster"),
     ("job_reader", "plan"),
     ("cost",),
@@ -46,9 +46,14 @@ MAX_MODULE_LINES = 600
 MAX_FUNCTION_LINES = 60  # without its docstring
 
 NEVER = {"torch", "ray", "plotly"}
-# The rooms that may import some of them all the same, and the only modules that may import these rooms.
-OPTIONAL = {"profiler": {"torch"}, "runtime": {"torch"}}
-USERS_OF_OPTIONAL = {"profiler": {"cli.profile", "report.measured"}, "runtime": {"cli.run", "cli.tokenize"}}
+# The homes, rooms or single modules, that may import some of them all the same, and the only modules that may
+# import these homes.
+OPTIONAL = {"profiler": {"torch"}, "runtime": {"torch"}, "executors.ray_cluster": {"ray"}}
+USERS_OF_OPTIONAL = {
+    "profiler": {"cli.profile", "report.measured"},
+    "runtime": {"cli.run", "cli.tokenize"},
+    "executors.ray_cluster": {"executors.choice"},
+}
 
 # Clocks, chance, and everything that reaches outside of the process.
 EFFECTS = {
@@ -126,7 +131,6 @@ CORNERS = {
     "parallelizers.guard": {"multiprocessing", "time"},
     "parallelizers.external.process": {"os", "pathlib", "signal", "subprocess"},
     "parallelizers.external.aceso": {"os", "pathlib", "sys", "tempfile"},
-    "planner.queries": {"concurrent", "multiprocessing", "os"},
     "planner.planner": {"time"},
     "advise.compare": {"time"},
 }
@@ -188,6 +192,11 @@ def imports(module: Module) -> Iterator[tuple[str, int]]:
                 yield inner if inner in own or inner in EFFECTS else base, node.lineno
 
 
+def home(name: str) -> str | None:
+    """The entry of OPTIONAL that a module, named without "tangram.", belongs to."""
+    return next((key for key in OPTIONAL if name == key or name.startswith(f"{key}.")), None)
+
+
 def rank(room: str) -> int:
     return next(idx for idx, row in enumerate(ROOMS) if room in row)
 
@@ -214,7 +223,7 @@ def test_the_plan_knows_nothing_of_planners() -> None:
 @pytest.mark.parametrize("module", modules(), ids=lambda m: m.name or "facade")
 def test_pure_rooms_have_no_effects(module: Module) -> None:
     roots = {name.partition(".")[0]: line for name, line in imports(module)}
-    never = NEVER - OPTIONAL.get(module.room, set())
+    never = NEVER - OPTIONAL.get(home(module.name) or "", set())
     assert not never & roots.keys(), f"{module.path} imports {sorted(never & roots.keys())}"
     if module.room not in PURE_ROOMS:
         return
@@ -234,16 +243,20 @@ def test_pure_rooms_have_no_effects(module: Module) -> None:
 
 @pytest.mark.parametrize("module", modules(), ids=lambda m: m.name or "facade")
 def test_optional_libraries_are_imported_when_needed_only(module: Module) -> None:
-    """Nobody imports torch by importing anything outside of its room: inside of functions at the earliest."""
-    if module.room in OPTIONAL:
+    """Nobody imports torch or ray by importing anything outside of its home: inside of functions at the
+    earliest.
+    """
+    if home(module.name) is not None:
         return
     for node in ast.walk(module.tree):
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""]
-        rooms = {name.split(".")[1] for name in names if name.startswith("tangram.")} & OPTIONAL.keys()
-        for room in rooms:
-            assert module.name in USERS_OF_OPTIONAL[room], f"{module.path}:{node.lineno} imports {names}"
+        names = [alias.name for alias in node.names]
+        if isinstance(node, ast.ImportFrom):
+            names = [node.module or "", *(f"{node.module}.{name}" for name in names)]
+        homes = {home(name.partition(".")[2]) for name in names if name.startswith("tangram.")}
+        for other in homes - {None}:
+            assert module.name in USERS_OF_OPTIONAL[other], f"{module.path}:{node.lineno} imports {names}"
             assert node not in module.tree.body, f"{module.path}:{node.lineno}: import it where it is needed"
 
 

@@ -25,7 +25,7 @@ ISLANDS = (
     "--island-compute-tolerance --island-memory-tolerance --island-link-tolerance --island-network-tolerance"
 )
 BASIS = "--stack --calibration --cluster-constants --profiles --memory-margin"
-SEARCH = "--atoms --workers --pruning"
+SEARCH = "--atoms --workers --executor --pruning"
 OUTPUT = "-o --output --json --trace"
 
 FROZEN = {

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from tangram.cluster.spec import Portion
 from tangram.cost.configs import legal_configs
 from tangram.cost.stage import stage_cost
 from tangram.errors import TangramError
+from tangram.executors.choice import new_executor
 from tangram.job import Job, Pins, Precision
 from tangram.model.atoms import cut_atoms
 from tangram.parallelizers.exact import ExactStageTable
@@ -115,11 +117,8 @@ def ask(
 ) -> tuple[list[SliceAnswer], Counter[str], list[str]]:
     counts: Counter[str] = Counter()
     rejections: list[str] = []
-    queries = SliceQueries(workers)
-    try:
-        return queries.ask(planner, table, counts, rejections), counts, rejections
-    finally:
-        queries.close()
+    with closing(new_executor(PlanOptions(workers=workers).chosen_executor)) as executor:
+        return SliceQueries(executor).ask(planner, table, counts, rejections), counts, rejections
 
 
 def time_s(table: TableRequest, plan: SlicePlan) -> float:
@@ -283,13 +282,8 @@ def test_a_slow_parallelizer_gets_the_time_it_announces(
 
     monkeypatch.setattr(queries, "guarded_plan", recording)
     planner = Counting(UniformPlanner(), capabilities=Capabilities(seconds_per_query=announced_s))
-    assert SliceQueries(workers=1).ask(planner, request(16 * GB), Counter(), [])
+    assert SliceQueries().ask(planner, request(16 * GB), Counter(), [])
     assert budgets == {budget_s}
-
-
-def test_small_work_needs_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SliceQueries, "_started", lambda self: pytest.fail("a pool was started"))
-    assert ask(UniformPlanner(), request(3 * GB), workers=0)[0]
 
 
 class Raising(UniformPlanner):

@@ -215,6 +215,16 @@ class SearchOptions:
         int,
         _option("--workers", metavar="N", text="Processes (default: 0, which decides); same plan."),
     ] = 0
+    executor: Annotated[
+        str,
+        _option(
+            "--executor",
+            metavar="WHERE",
+            text="Where parallelizers are asked, slice by slice: inline (this process), processes or "
+            "processes:N, ray or ray://HOST:PORT; same plan (default: auto, processes once there is work "
+            "for seconds).",
+        ),
+    ] = "auto"
     pruning: Annotated[
         str,
         _option(

@@ -79,8 +79,9 @@ def plan_options(
 
     Raises:
         InputError: A value is out of range.
-        UnknownNameError: There is no such rule of pruning.
+        UnknownNameError: There is no such rule of pruning, or no such executor.
     """
+    from tangram.executors.choice import parse_executor
     from tangram.model.atoms import parse_granularity
     from tangram.planner.options import PlanOptions, Pruning
 
@@ -94,6 +95,7 @@ def plan_options(
         tolerances=read_tolerances(islands),
         pruning=Pruning(search.pruning),
         workers=search.workers,
+        executor=parse_executor(search.executor),
     )
 
 

@@ -39,4 +39,5 @@ def asked_anew(
         incumbent_ns,
         only_sizes,
         {} if only_pairs is None else only_pairs,
+        search.queries,
     )

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from tangram.cluster.tolerances import Tolerances
 from tangram.errors import InputError
+from tangram.executors.choice import MOST_WORKERS, ExecutorChoice, ExecutorKind
 from tangram.model.atoms import Granularity
 from tangram.planner.effort import Effort
 
@@ -34,7 +35,8 @@ class PlanOptions:
         granularity: Size of an atom.
         tolerances: Of islands.
         pruning: See :class:`Pruning`.
-        workers: Processes for queries; 0 decides by the estimated work (in-process below about 2 s).
+        workers: Processes for queries: 1 stays in this one; 0 leaves it to ``executor``.
+        executor: Where queries run; by default in this process while their estimated work is below about 2 s.
         effort: Limits of the search.
     """
 
@@ -43,10 +45,27 @@ class PlanOptions:
     tolerances: Tolerances = field(default_factory=Tolerances)
     pruning: Pruning = Pruning.SAFE
     workers: int = 0
+    executor: ExecutorChoice = field(default_factory=ExecutorChoice)
     effort: Effort = field(default_factory=Effort)
 
     def __post_init__(self) -> None:
         if not self.parallelizers:
             raise InputError("no parallelizer is chosen", where="--parallelizer", hint="for example exact")
-        if not 0 <= self.workers <= 1024:
-            raise InputError(f"{self.workers} workers", where="--workers", hint="legal: 0 (decide) to 1024")
+        if not 0 <= self.workers <= MOST_WORKERS:
+            raise InputError(
+                f"{self.workers} workers", where="--workers", hint=f"legal: 0 (decide) to {MOST_WORKERS}"
+            )
+        if self.workers and self.executor != ExecutorChoice():
+            raise InputError(
+                "workers and an executor are both given",
+                where="--workers",
+                hint=f"--executor processes:{self.workers} says it all",
+            )
+
+    @property
+    def chosen_executor(self) -> ExecutorChoice:
+        """Where queries run, whichever way it was said."""
+        if not self.workers:
+            return self.executor
+        kind = ExecutorKind.INLINE if self.workers == 1 else ExecutorKind.PROCESSES
+        return ExecutorChoice(kind, self.workers)

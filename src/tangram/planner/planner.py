@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 
 from tangram.cluster.islands import build_islands
 from tangram.cluster.spec import Assumption, Cluster
 from tangram.errors import Stopped
+from tangram.executors.choice import new_executor
 from tangram.job import Job
 from tangram.model.atoms import cut_atoms
 from tangram.model.spec import ModelSpec
@@ -24,6 +25,7 @@ from tangram.planner.idle import idle_sections
 from tangram.planner.measured import transfer_notes, unmeasured_notes, with_measured
 from tangram.planner.options import PlanOptions
 from tangram.planner.pin_checks import check_atoms, check_pins
+from tangram.planner.queries import SliceQueries
 from tangram.planner.refusal import infeasible
 from tangram.planner.search import Search
 from tangram.planner.space import search_space
@@ -61,11 +63,39 @@ def plan(
             so far is then the answer, and says so.
 
     Raises:
-        InputError: A pin has no legal meaning on this model and cluster.
+        InputError: A pin has no legal meaning on this model and cluster, or the executor cannot be had.
         InfeasibleError: Nothing fits; says what binds and which repairs would do.
         Stopped: It was stopped before there was a plan.
     """
     clock = _Clock(stats)
+    with clock.phase("executor_s"):
+        executor = new_executor(options.chosen_executor, progress)
+    with closing(executor):
+        asked = _Asked(model, cluster, job, options, precision_reason, assumptions, measured)
+        return _planned(asked, SliceQueries(executor), clock, progress, may_stop)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What :func:`plan` was asked, which explains the fields."""
+
+    model: ModelSpec
+    cluster: Cluster
+    job: Job
+    options: PlanOptions
+    precision_reason: str
+    assumptions: Sequence[Assumption]
+    measured: MeasuredLayers | None
+
+
+def _planned(
+    asked: _Asked,
+    queries: SliceQueries,
+    clock: _Clock,
+    progress: Callable[[str], None] | None,
+    may_stop: AbstractContextManager[None],
+) -> PlanDocument:
+    model, cluster, job, options = asked.model, asked.cluster, asked.job, asked.options
     with clock.phase("islands_s"):
         atoms = cut_atoms(model, options.granularity)
         check_atoms(len(atoms))
@@ -73,8 +103,8 @@ def plan(
         space = search_space(islands, job.precision, may_be_large=job.pins.pp is None)
         check_pins(model, job, space)
     with clock.phase("measured_s"):
-        job = with_measured(job, measured, model, atoms, space.islands)
-    search = Search(model, atoms, cluster, job, space, _resolved(options), progress)
+        job = with_measured(job, asked.measured, model, atoms, space.islands)
+    search = Search(model, atoms, cluster, job, space, _resolved(options), progress, queries=queries)
     answer = best_answer(search, clock.phase, may_stop)
     if answer is None:
         raise infeasible(search)
@@ -100,11 +130,11 @@ def plan(
             islands=islands,
             granularity=str(options.granularity),
             tolerances=stated_tolerances(options.tolerances),
-            precision_reason=precision_reason,
+            precision_reason=asked.precision_reason,
             assumptions=[
                 *cluster.assumptions,
-                *assumptions,
-                *_notes(search, measured, answer.second, beyond),
+                *asked.assumptions,
+                *_notes(search, asked.measured, answer.second, beyond),
             ],
             bound=bound,
             idle=idle,

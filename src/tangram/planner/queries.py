@@ -5,32 +5,27 @@ how many it can hold, and the next question is asked just beyond that. So there 
 distinct feasibility limits) queries, and one answer serves every pipeline position up to its limit (paper,
 section 5.2).
 
-Queries run in this process until the estimated work exceeds ``POOL_THRESHOLD_S``; then in spawned
-processes. Answers are merged in the order of the questions, so the number of workers changes nothing but
-the time.
+Where queries run is the executor's affair (:mod:`tangram.executors`). Answers are merged in the order of the
+questions, so the number of workers changes nothing but the time.
 """
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import floor
-from typing import TYPE_CHECKING
 
 from tangram.cost.types import StageCost
-from tangram.parallelizers.guard import guarded_plan
-from tangram.parallelizers.invariants import recost
+from tangram.executors.inline import InlineExecutor
+from tangram.executors.protocol import Errand, Executor, Lost
+from tangram.parallelizers.guard import Rejection, RejectionKind, guarded_plan
+from tangram.parallelizers.invariants import recost, request_text
 from tangram.parallelizers.protocols import SlicePlan, SlicePlanner, SliceRequest, TableRequest
-
-if TYPE_CHECKING:
-    from concurrent.futures import ProcessPoolExecutor
 
 NATIVE_PLANNERS = frozenset({"uniform"})
 """Slice planners of our own: the conformance test checks their answers, so that a search need not."""
 
-POOL_THRESHOLD_S = 2.0
 QUERY_BUDGET_S = 60.0
 """Of one query; a parallelizer that announces more than half of it gets twice what it announces."""
 
@@ -52,22 +47,15 @@ class SliceAnswer:
     slices: tuple[tuple[int, int], ...]
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class SliceQueries:
     """Executes slice queries.
 
     Attributes:
-        workers: Processes; 0 decides by the estimated work, 1 stays in this process.
+        executor: Where.
     """
 
-    workers: int = 0
-    _pool: ProcessPoolExecutor | None = field(default=None, repr=False)
-
-    def close(self) -> None:
-        """Ends the worker processes, if any."""
-        if self._pool is not None:
-            self._pool.shutdown(cancel_futures=True)
-            self._pool = None
+    executor: Executor = field(default_factory=InlineExecutor)
 
     def ask(
         self, planner: SlicePlanner, request: TableRequest, counts: Counter[str], rejections: list[str]
@@ -75,42 +63,19 @@ class SliceQueries:
         """Asks about every slice of the request; equal contents once."""
         groups = _by_content(request)
         firsts = [slices[0] for slices in groups]
-        if self._wants_pool(planner, len(firsts)):
-            pool = self._started()
-            size = max(1, len(firsts) // (4 * self._num_workers()))
-            chunks = [firsts[i : i + size] for i in range(0, len(firsts), size)]
-            jobs = [pool.submit(answer_slices, planner, request, chunk) for chunk in chunks]
-            results = [result for job in jobs for result in job.result()]
-        else:
-            results = answer_slices(planner, request, firsts)
+        errand = Errand(answer_slices, (planner, request), firsts, planner.capabilities.seconds_per_query)
+        results: list[SliceResult | Lost] = self.executor.run(errand)
         answers: list[SliceAnswer] = []
-        for slices, (found, num_queries, faults) in zip(groups, results, strict=True):
+        for slices, result in zip(groups, results, strict=True):
+            if isinstance(result, Lost):
+                counts["queries"] += 1
+                rejections.append(_lost(planner, request, slices[0], result))
+                continue
+            found, num_queries, faults = result
             counts["queries"] += num_queries
             rejections += faults
             answers += [SliceAnswer(plan, costs, limit, tuple(slices)) for plan, costs, limit in found]
         return answers
-
-    def _num_workers(self) -> int:
-        return self.workers or os.cpu_count() or 1
-
-    def _wants_pool(self, planner: SlicePlanner, num_slices: int) -> bool:
-        if self.workers == 1 or num_slices < 2:
-            return False
-        if self.workers > 1 or self._pool is not None:
-            return True
-        return (
-            planner.capabilities.seconds_per_query * num_slices > POOL_THRESHOLD_S and self._num_workers() > 1
-        )
-
-    def _started(self) -> ProcessPoolExecutor:
-        if self._pool is None:
-            # Imported where it is needed: most plans start no process.
-            import multiprocessing
-            from concurrent.futures import ProcessPoolExecutor
-
-            context = multiprocessing.get_context("spawn")
-            self._pool = ProcessPoolExecutor(self._num_workers(), mp_context=context)
-        return self._pool
 
 
 SliceResult = tuple[list[tuple[SlicePlan, tuple[StageCost, ...], int]], int, list[str]]
@@ -150,6 +115,12 @@ def _answer_slice(planner: SlicePlanner, request: TableRequest, start: int, stop
             reached = max(reached, limit)
         in_flight = reached + 1
     return found, num_queries, faults
+
+
+def _lost(planner: SlicePlanner, request: TableRequest, first: tuple[int, int], lost: Lost) -> str:
+    """Says that a question ended the processes that were asked it."""
+    question = request_text(_slice_request(request, *first, 1 if first[1] == len(request.atoms) else 2))
+    return str(Rejection(planner.name, RejectionKind.RAISED, lost.reason, question))
 
 
 def stage_costs(request: TableRequest, plan: SlicePlan) -> tuple[StageCost, ...]:

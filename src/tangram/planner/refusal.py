@@ -210,7 +210,8 @@ def _planned(
     """Plans a change quickly, on GPUs counted in coarse units; yields it if it fits."""
     space = search_space(islands, job.precision, lattice_limit=_REPAIR_LATTICE)
     options = replace(search.options, effort=search.options.effort.hurried())
-    found = Search(search.model, search.atoms, cluster, job, space, options).run()
+    asked = Search(search.model, search.atoms, cluster, job, space, options, queries=search.queries)
+    found = asked.run()
     if found is not None:
         tokens = job.global_batch * job.seq_len
         yield Repair(text, found.iteration_ns, found.iteration_ns / tokens)

@@ -110,6 +110,7 @@ class Search:
         only_sizes: Micro-batch sizes to look at; None for all of the job's.
         only_pairs: Per name of a parallelizer that is asked about some pairs only, and micro-batch size,
             these pairs.
+        queries: Executes slice queries; whoever made its executor closes it.
         counts: Pairs, what each rule removed, queries, options, labels, finalists.
         rejections: Parallelizers that misbehaved, in words.
         considered: Micro-batch sizes whose tables were made.
@@ -127,6 +128,7 @@ class Search:
     incumbent_ns: int | None = None
     only_sizes: frozenset[int] | None = None
     only_pairs: OnlyPairs = field(default_factory=dict)
+    queries: SliceQueries = field(default_factory=SliceQueries)
     counts: Counter[str] = field(default_factory=Counter)
     rejections: list[str] = field(default_factory=list)
     considered: list[int] = field(default_factory=list)
@@ -186,8 +188,7 @@ class Search:
             table: Whose options are no slower than any stage that is of interest.
         """
         self._sizes = self._ordered_sizes()
-        queries = SliceQueries(1)
-        builder = self._builder(queries)
+        builder = self._builder()
         found = {}
         for size in self._sizes:
             if size.bound_ns >= self.composer.cutoff_ns:
@@ -210,7 +211,7 @@ class Search:
             pairs.update((idx, start, stop) for start, stop in slices)
         return frozenset(pairs)
 
-    def _builder(self, queries: SliceQueries) -> TableBuilder:
+    def _builder(self) -> TableBuilder:
         return TableBuilder(
             self.model,
             self.atoms,
@@ -218,7 +219,7 @@ class Search:
             self.job,
             self.space,
             self.options.parallelizers,
-            queries,
+            self.queries,
             self._inner_edge,
             self.only_pairs,
         )
@@ -233,21 +234,17 @@ class Search:
         self._sizes = self._ordered_sizes()
         if self.options.pruning is not Pruning.NONE and not self._sizes[0].reference.holds_states():
             return None
-        queries = SliceQueries(self.options.workers)
-        builder = self._builder(queries)
-        try:
-            if not listing:
-                self._scout(builder)
-            for idx, size in enumerate(self._sizes):
-                if self._is_enough(idx):
-                    break
-                self._consider(idx, size, builder)
-            if listing:
-                self.composer.list_rest()
-            else:
-                self.composer.settle()
-        finally:
-            queries.close()
+        builder = self._builder()
+        if not listing:
+            self._scout(builder)
+        for idx, size in enumerate(self._sizes):
+            if self._is_enough(idx):
+                break
+            self._consider(idx, size, builder)
+        if listing:
+            self.composer.list_rest()
+        else:
+            self.composer.settle()
         self.counts["labels"] = self.composer.num_labels
         self.counts["finalists_simulated"] = len(self.composer.candidates)
         self.rejections = collapsed(self.rejections)
