@@ -369,6 +369,10 @@ def test_checks_are_silent_without_a_fault(check: Callable[[], None]) -> None:
 
 def test_every_fault_is_documented() -> None:
     page = (Path(__file__).parents[1] / "docs" / "testing.md").read_text(encoding="utf-8")
-    rows = [line for line in page.partition("## Deliberate faults")[2].splitlines() if line.startswith("|")]
+    rows = [
+        line
+        for line in page.partition("## Deliberate faults\n")[2].partition("\n## ")[0].splitlines()
+        if line.startswith("|")
+    ]
     listed = [row.split("|")[2].strip() for row in rows[2:]]
     assert listed == [fault.name for fault in FAULTS]

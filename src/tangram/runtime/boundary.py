@@ -75,7 +75,7 @@ class Layout:
     @cached_property
     def holdings(self) -> dict[int, Holding]:
         """What each global rank holds."""
-        rows = list(pairwise(accumulate(self.rows_per_dp, initial=0)))
+        rows = self._rows()
         found = {}
         for idx, rank in enumerate(self.ranks):
             dp_idx, rest = divmod(idx, self.cp * self.tp)
@@ -88,6 +88,10 @@ class Layout:
             else:
                 found[rank] = Holding(rows[dp_idx], tokens, tp_idx, self.tp)
         return found
+
+    def _rows(self) -> list[Interval]:
+        """The rows of each dp index."""
+        return list(pairwise(accumulate(self.rows_per_dp, initial=0)))
 
 
 @dataclass(frozen=True, slots=True)
