@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from tangram.model.spec import (
     PositionKind,
 )
 from tangram.plan.check import check_plan
-from tangram.plan.schema import PlanDocument, StageSection
+from tangram.plan.schema import LayerConfig, PlanDocument, StageSection
 
 HIDDEN, SEQ_LEN, VOCAB = 32, 16, 250
 
@@ -58,12 +58,13 @@ class Stage:
     """A stage of a test plan; what is not said is as plain as can be.
 
     Attributes:
-        layers: Transformer layers; embedding and head come on top.
+        layers: Atoms between embedding and head: layers, or blocks of which two are a layer.
         rows: Samples of a micro-batch per dp index; even where None.
         window: Micro-batches in flight; plain 1F1B where None.
         recompute: One mode for all atoms, or one per atom.
         offload: Whether the optimizer lives in host memory.
         kept_on_host: Atoms of the stage, counted from its first, whose activations do.
+        runs: Where atoms differ in degrees: how many each run has, and what is not 1 or 0 there.
         more: Other fields of the stage.
     """
 
@@ -79,6 +80,7 @@ class Stage:
     recompute: Recompute | tuple[Recompute, ...] = Recompute.NONE
     offload: bool = False
     kept_on_host: tuple[int, ...] = ()
+    runs: tuple[tuple[int, dict[str, Any]], ...] = ()
     more: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -111,12 +113,14 @@ def plan_of(
     num_micro_batches: int = 3,
     precision: Precision = Precision.FP32,
     hyperparameters: dict[str, Any] | None = None,
+    granularity: str = "layer",
 ) -> PlanDocument:
     """Writes the plan and checks it."""
-    spec = spec_of(family, sum(stage.layers for stage in stages), tied=tied)
+    num_layers = sum(stage.layers for stage in stages) // (2 if granularity == "block" else 1)
+    spec = spec_of(family, num_layers, tied=tied)
     job = Job(global_batch=micro_batch * num_micro_batches, seq_len=SEQ_LEN, precision=precision)
     choices = _choices(stages)
-    doc = build(spec, job, choices, micro_batch=micro_batch)
+    doc = build(spec, job, choices, micro_batch=micro_batch, granularity=granularity)
     sections = [_section(section, stage) for section, stage in zip(doc.stages, stages, strict=True)]
     pipeline = doc.pipelines[0].model_copy(update={"stages": sections})
     values = FAMILIES[family][1] | (hyperparameters or {})
@@ -175,4 +179,29 @@ def _section(section: StageSection, stage: Stage) -> StageSection:
         "offload_optimizer": stage.offload,
         "offload_activation_atoms": [section.atoms[0] + atom for atom in stage.kept_on_host],
     }
-    return section.model_copy(update=update | stage.more)
+    section = section.model_copy(update=update | stage.more)
+    return section.model_copy(update={"layer_configs": list(_runs(section, stage))})
+
+
+def _runs(section: StageSection, stage: Stage) -> Iterator[LayerConfig]:
+    """The runs of a stage, each with whole fields."""
+    size, start = len(section.ranks), section.atoms[0]
+    rows = sum(section.micro_batch_per_dp_rank)
+    for count, given in stage.runs:
+        degrees = {"dp": 1, "cp": 1, "tp": 1, "ep": 1, "expert_tp": 1, "zero": 0} | given
+        dp, ep, expert_tp = degrees["dp"], degrees["ep"], degrees["expert_tp"]
+        has_experts = section.expert_mesh is not None
+        experts = [size // (ep * expert_tp), ep, expert_tp]
+        defaults = {
+            "atoms": (start, start + count),
+            "mesh": {"axes": ["dp", "cp", "tp"], "sizes": [dp, degrees["cp"], degrees["tp"]]},
+            "expert_mesh": {"axes": ["expert_dp", "ep", "expert_tp"], "sizes": experts}
+            if has_experts
+            else None,
+            "sequence_parallel": degrees["tp"] > 1,
+            "micro_batch_per_dp_rank": [rows // dp] * dp,
+            "zero_axes": ["dp", "cp"] if degrees["zero"] else [],
+            "expert_zero_axes": ["expert_dp"] if degrees["zero"] and has_experts else [],
+        }
+        yield LayerConfig.model_validate(defaults | degrees)
+        start += count

@@ -56,11 +56,67 @@ PLANS: dict[str, PlanDocument] = {
     "MoE ep2 over tp, expert tp2": plan_of(
         [Stage(2, dp=2, tp=2, ep=2, zero=2), Stage(2, tp=2, expert_tp=2)], family="mixtral"
     ),
+    "layers that differ: tp2, dp2 (3,1) zero3, cp2; then tp2": plan_of(
+        [
+            Stage(
+                4,
+                tp=2,
+                runs=(
+                    (2, {"tp": 2}),
+                    (2, {"dp": 2, "micro_batch_per_dp_rank": [3, 1], "zero": 3}),
+                    (1, {"cp": 2, "zero": 1}),
+                ),
+            ),
+            Stage(1, tp=2),
+        ]
+    ),
+    "layers that differ in one stage: dp2 tp2 zero2, dp4, dp2 tp2 zero2; tied GPT": plan_of(
+        [
+            Stage(
+                3,
+                dp=2,
+                tp=2,
+                zero=2,
+                runs=(
+                    (1, {"dp": 2, "tp": 2, "zero": 2}),
+                    (2, {"dp": 4, "zero": 3}),
+                    (2, {"dp": 2, "tp": 2, "zero": 2}),
+                ),
+            )
+        ],
+        family="gpt2",
+        tied=True,
+    ),
+    "dp2; MoE whose layers differ: tp2 replicated, ep2 x dp2": plan_of(
+        [
+            Stage(1, dp=2),
+            Stage(
+                3,
+                tp=2,
+                more=REPLICATED,
+                runs=(
+                    (1, {"tp": 2, "sequence_parallel": False}),
+                    (2, {"dp": 2, "ep": 2, "zero": 1}),
+                    (1, {"tp": 2, "expert_tp": 2}),
+                ),
+            ),
+        ],
+        family="mixtral",
+    ),
+    "cut inside of layers: dp2, tp2": plan_of(
+        [Stage(3, dp=2, recompute=(NONE, FULL, NONE, SELECTIVE)), Stage(5, tp=2, zero=0)], granularity="block"
+    ),
     "six stages": plan_of([Stage(1, window=7), *[Stage(1)] * 4, Stage(1)], num_micro_batches=6),
 }
 
 
-QUICK = ("tp2, dp2 zero3, 1; tied", "dp3 (2,1,1), dp2 (3,1)", "cp2, dp2", "MoE fully sharded experts")
+QUICK = (
+    "tp2, dp2 zero3, 1; tied",
+    "dp3 (2,1,1), dp2 (3,1)",
+    "cp2, dp2",
+    "MoE fully sharded experts",
+    "dp2; MoE whose layers differ: tp2 replicated, ep2 x dp2",
+)
 """With every change; the others with the slow tests."""
 
 

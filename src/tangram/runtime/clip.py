@@ -24,11 +24,10 @@ class NormCounter:
 
     Args:
         sharding: The buckets.
-        groups: Of this rank.
         elsewhere: Names of parameters that another stage counts.
     """
 
-    def __init__(self, sharding: Sharding, groups: StageGroups, elsewhere: frozenset[str]) -> None:
+    def __init__(self, sharding: Sharding, elsewhere: frozenset[str]) -> None:
         self._counted: list[tuple[Any, list[Interval]]] = []
         for bucket in sharding.buckets:
             own: list[Interval] = []
@@ -37,7 +36,7 @@ class NormCounter:
                 name = slot.parameter.name
                 if part is None or bucket.replicas.index or name in elsewhere:
                     continue
-                if _counts(slot.parameter, groups):
+                if _counts(slot.parameter, sharding.groups[slot.parameter.atom]):
                     own.append(part)
             self._counted.append((bucket, _merged(own)))
 

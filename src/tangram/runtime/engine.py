@@ -24,15 +24,16 @@ import torch.distributed as dist
 
 from tangram.job import Precision
 from tangram.plan.schema import PlanDocument
-from tangram.runtime.boundary import Interval, context_share
+from tangram.runtime.boundary import Interval
 from tangram.runtime.clip import NormCounter, clip_factor
 from tangram.runtime.executable import check_executable
-from tangram.runtime.groups import GroupMaker, stage_groups
+from tangram.runtime.groups import GroupMaker
 from tangram.runtime.hooks import StepHooks, TaskKind
 from tangram.runtime.micro_batch import IGNORED, MicroBatch
-from tangram.runtime.models.stage import StageModule, build_stage
+from tangram.runtime.models.stage import StageModule, build_runs
 from tangram.runtime.optimizer import Optimizer
-from tangram.runtime.pipeline import Pipeline, meet_neighbours, stage_layouts
+from tangram.runtime.pipeline import Pipeline, meet_neighbours
+from tangram.runtime.runs import all_rows, stage_runs
 from tangram.runtime.scaling import LossScaler
 from tangram.runtime.settings import TrainSettings, learning_rate
 from tangram.runtime.sharding import Sharding
@@ -75,9 +76,9 @@ class Engine:
 
     Attributes:
         stage: The stage of this rank.
-        groups: Its groups.
+        runs: Its runs of atoms with the same degrees.
         module: The stage module.
-        rows: Rows of a micro-batch that this rank works on.
+        rows: Rows of a micro-batch of which this rank needs anything.
         steps: Steps done, skipped ones too.
 
     Raises:
@@ -92,18 +93,19 @@ class Engine:
         settings: TrainSettings,
         hooks: StepHooks | None = None,
         *,
-        build: Callable[..., Any] = build_stage,
+        build: Callable[..., Any] = build_runs,
     ) -> None:
         check_executable(plan)
         self._plan, self._settings = plan, settings
         self._device, self._hooks = device, hooks or StepHooks()
         self.stage = next(s for s in plan.stages if rank in {slot.rank for slot in s.ranks})
         maker = GroupMaker(rank)
-        self.groups = stage_groups(plan.stages, maker)
+        found = [stage_runs(plan, stage, maker) for stage in plan.stages]
+        self.runs = next(runs for runs in found if runs)
         self._world = maker.make(range(plan.num_gpus))
         tied_groups = [(tied, maker.make(tied.ranks)) for tied in plan.tied_weight_groups]
-        self.rows: Interval = stage_layouts(plan)[self.stage.index].holdings[rank].rows
-        self.module: StageModule = build(plan, self.stage, self.groups, seed=settings.seed)
+        self.rows: Interval = all_rows(self.runs)
+        self.module: StageModule = build(plan, self.stage, self.runs, seed=settings.seed)
         tied_name = self._tied_name()
         self._sharding = self._make_sharding(tied_name)
         self._optimizer = Optimizer(self._sharding.buckets, settings, offload=self.stage.offload_optimizer)
@@ -114,7 +116,7 @@ class Engine:
                 self._tied.append(TiedWeight(self._sharding, tied_name, self.stage.index, group))
                 if tied.stages[0] != self.stage.index:
                     elsewhere.add(tied_name)
-        self._norm = NormCounter(self._sharding, self.groups, frozenset(elsewhere))
+        self._norm = NormCounter(self._sharding, frozenset(elsewhere))
         fp16 = plan.job.loss_scaling == "dynamic"
         self._scaler = (
             LossScaler(settings.initial_loss_scale, settings.loss_scale_window) if fp16 else LossScaler()
@@ -124,20 +126,16 @@ class Engine:
         self._updates = 0
 
     def micro_batch(self, ids: Any, labels: Any, sample_ids: Any) -> MicroBatch:
-        """Cuts this rank's tokens out of its rows of a micro-batch.
+        """Cuts this rank's tokens out of its rows of a micro-batch; a stage of several runs takes all tokens.
 
         Args:
             ids: Token ids ``[rows, seq_len]`` of :attr:`rows`.
             labels: What each of them is to predict, already shifted; -100 is not counted. Same shape.
             sample_ids: Numbers of the samples, ``[rows]``; seeds of dropout.
         """
-        held = context_share(
-            self._plan.job.seq_len,
-            self.stage.cp,
-            self.groups.cp.index,
-            zigzag=self.stage.cp_layout == "zigzag",
-        )
-        tokens = torch.cat([torch.arange(start, stop) for start, stop in held])
+        tokens = torch.arange(self._plan.job.seq_len)
+        if len(self.runs) == 1:
+            tokens = torch.cat([tokens[start:stop] for start, stop in self.runs[0].context_tokens])
         ids, labels, sample_ids = (torch.as_tensor(given) for given in (ids, labels, sample_ids))
         assert ids.shape == labels.shape == (self.rows[1] - self.rows[0], self._plan.job.seq_len)
         parts = (ids[:, tokens], labels[:, tokens], sample_ids, tokens)
@@ -187,10 +185,10 @@ class Engine:
     def _agree(self, loss: Any, batches: Sequence[MicroBatch]) -> tuple[float, float, float]:
         """Sums over all ranks: the loss, its tokens, and the squares of all gradients."""
         total = torch.zeros(3, dtype=torch.float64, device=self._device)
-        if loss is not None and self.groups.tp.index == 0:  # ranks of a tp group have the same loss
+        if loss is not None and self.runs[-1].is_first_of_tp:  # ranks of a tp group have the same loss
             total[0] = loss
             for batch in batches:
-                total[1] += (batch.labels != IGNORED).sum()
+                total[1] += (self.module.counted_labels(batch) != IGNORED).sum()
         squares = self._norm.squares()
         if squares is not None:
             total[2] = squares
@@ -243,16 +241,15 @@ class Engine:
         job, stage = self._plan.job, self.stage
         half = job.optimizer.gradient_bytes == 2
         sharding = Sharding(
-            self.groups,
-            stage.zero,
             compute_dtype(job.precision) if half else torch.float32,
             reshard_after_forward=stage.reshard_after_forward,
             shared=tied_name if stage.has_embedding and stage.has_head else None,
         )
+        run_of = {atom: run for run in self.runs for atom in run.atoms}
         for atom, unit in self.module.units.items():
             unit.materialise(self._device)
             own = [p for p in self.module.local_parameters() if p.atom == atom]
-            sharding.add(atom, unit, own)
+            sharding.add(atom, unit, own, run_of[atom].groups, run_of[atom].degrees.zero)
         return sharding
 
     def _make_pipeline(self, rank: int) -> Pipeline:

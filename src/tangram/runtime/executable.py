@@ -18,13 +18,6 @@ def check_executable(plan: PlanDocument) -> None:
         raise _refusal(f"{len(plan.pipelines)} pipelines are not executable yet", "pipelines")
     if job.precision is Precision.FP8:
         raise _refusal("fp8 is not executable yet", "job.precision", "legal: fp32, tf32, bf16 or fp16")
-    for stage in plan.stages:
-        if stage.layer_configs:
-            raise _refusal(
-                "degrees that differ inside of a stage are not executable yet",
-                f"pipelines[0].stages[{stage.index}].layer_configs",
-                "plan with --parallelizer exact",
-            )
     if optimizer.moment_bytes != 8:
         raise _refusal(
             f"moments of {optimizer.moment_bytes} bytes are not executable yet",

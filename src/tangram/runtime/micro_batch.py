@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,3 +29,14 @@ class MicroBatch:
     sample_ids: Any
     positions: Any
     seed: float = 1.0
+
+    def cut(self, rows: Sequence[int], tokens: Any) -> MicroBatch:
+        """Returns some rows ``[start, stop)`` and some tokens (their places) of it."""
+        own = slice(*rows)
+        return MicroBatch(
+            ids=self.ids[own][:, tokens],
+            labels=self.labels[own][:, tokens],
+            sample_ids=self.sample_ids[own],
+            positions=self.positions[tokens],
+            seed=self.seed,
+        )

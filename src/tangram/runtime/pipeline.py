@@ -16,18 +16,10 @@ import torch
 import torch.distributed as dist
 
 from tangram.plan.schema import PlanDocument
-from tangram.runtime.boundary import Layout, stage_layout
 from tangram.runtime.hooks import StepHooks, TaskKind
+from tangram.runtime.runs import run_layouts
 from tangram.runtime.schedule import Work, execute, one_forward_one_backward
 from tangram.runtime.transfers import Receiver, Sender, open_links, route
-
-
-def stage_layouts(plan: PlanDocument) -> list[Layout]:
-    """Returns the layout of the activations at the ends of each stage."""
-    return [
-        stage_layout(stage, tuple(r.rank for r in stage.ranks), stage.cp_layout == "zigzag", plan.job.seq_len)
-        for stage in plan.stages
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +42,11 @@ def meet_neighbours(plan: PlanDocument, index: int, rank: int, dtype: Any, devic
         dtype: Of activations and their gradients.
         device: Where they lie.
     """
-    layouts = stage_layouts(plan)
+    layouts = [run_layouts(plan, stage) for stage in plan.stages]
     width = plan.model.hidden_size
     found: dict[str, Any] = dict.fromkeys(Neighbours.__dataclass_fields__)
     for cut in range(len(layouts) - 1):
-        above, below = layouts[cut], layouts[cut + 1]
+        above, below = layouts[cut][-1], layouts[cut + 1][0]
         # A group for each direction, so that what is posted in advance never stands in the way.
         forward, backward = (dist.new_group(sorted({*above.ranks, *below.ranks})) for _ in range(2))
         if index not in (cut, cut + 1):

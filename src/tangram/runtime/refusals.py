@@ -5,8 +5,6 @@ What is not built yet is refused with its reason; nothing is run in another way 
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 from tangram.errors import InputError
 from tangram.plan.check import check_plan
 from tangram.plan.schema import PlanDocument
@@ -31,14 +29,12 @@ def check_runnable(plan: PlanDocument, where: str) -> None:
             where=where,
             hint=f"tangram check {where} lists them",
         )
-    for before, after in pairwise(plan.stages):
-        if after.layers[0] < before.layers[1] and after.layers[1] > after.layers[0]:
-            raise InputError(
-                f"layer {after.layers[0]} is cut between stages {before.index} and {after.index}, and the "
-                "engine runs whole layers",
-                where=where,
-                hint="plan with --atoms layer",
-            )
+    if plan.granularity == "operator":
+        raise InputError(
+            "atoms smaller than a block are not executable yet",
+            where=where,
+            hint="plan with --atoms block, layer, or a number of layers",
+        )
     if plan.model.num_prediction_layers:
         raise InputError(
             "layers for multi-token prediction are not executable yet",

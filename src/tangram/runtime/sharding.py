@@ -30,44 +30,45 @@ class Sharding:
     """The buckets of a stage, added atom by atom.
 
     Args:
-        groups: Of this rank.
-        zero: 0 to 3.
-        reshard_after_forward: Whether zero 3 gathers again for backward.
         gradient_dtype: In which gradients are added up and travel.
+        reshard_after_forward: Whether zero 3 gathers again for backward.
         shared: Name of the parameter that two atoms use, whose weights therefore stay whole; or None.
     """
 
     def __init__(
         self,
-        groups: StageGroups,
-        zero: int,
         gradient_dtype: Any,
         *,
         reshard_after_forward: bool = True,
         shared: str | None = None,
     ) -> None:
-        self._groups, self._zero, self._gradient_dtype = groups, zero, gradient_dtype
+        self._gradient_dtype = gradient_dtype
         self._reshard = reshard_after_forward
         self._shared_name = shared
+        self.groups: dict[int, StageGroups] = {}
         self._own: dict[int, list[Bucket]] = {}
         self._shared: list[Bucket] = []
         self._open: list[int] = []
 
-    def add(self, atom: int, unit: Any, parameters: Sequence[LocalParameter]) -> None:
+    def add(
+        self, atom: int, unit: Any, parameters: Sequence[LocalParameter], groups: StageGroups, zero: int
+    ) -> None:
         """Takes the parameters of an atom over: from now on they are views of its buckets.
 
         Args:
             atom: Its index; atoms come in forward order.
             unit: Its module.
             parameters: All that it has, with memory and values.
+            groups: Of this rank, for this atom.
+            zero: 0 to 3.
         """
-        self._own[atom] = []
+        self._own[atom], self.groups[atom] = [], groups
         for parameter in parameters:
             if parameter.name == self._shared_name:  # gradients are sharded, weights are whole
-                self._shared.append(self._bucket([parameter], min(self._zero, 2)))
+                self._shared.append(self._bucket([parameter], groups, min(zero, 2)))
         rest = sorted((p for p in parameters if p.name != self._shared_name), key=_key)
         for _, members in groupby(rest, key=_key):
-            self._own[atom].append(self._bucket(list(members), self._zero))
+            self._own[atom].append(self._bucket(list(members), groups, zero))
         if any(bucket.zero >= 2 for bucket in self._own[atom]):
             self._watch(atom, unit)
         self._free([atom])
@@ -77,11 +78,11 @@ class Sharding:
         """All buckets, in forward order."""
         return (*self._shared, *(bucket for own in self._own.values() for bucket in own))
 
-    def _bucket(self, members: list[LocalParameter], zero: int) -> Bucket:
+    def _bucket(self, members: list[LocalParameter], groups: StageGroups, zero: int) -> Bucket:
         ordered = sorted(members, key=lambda p: not p.decays)  # those that decay come first
         of_experts = members[0].is_expert
-        shard = self._groups.expert_shard if of_experts else self._groups.shard
-        replicas = self._groups.expert_replicas if of_experts else self._groups.replicas
+        shard = groups.expert_shard if of_experts else groups.shard
+        replicas = groups.expert_replicas if of_experts else groups.replicas
         return Bucket(ordered, shard, replicas, zero, self._gradient_dtype)
 
     def _watch(self, atom: int, unit: Any) -> None:
@@ -131,7 +132,8 @@ class Sharding:
         for bucket in self.buckets:
             bucket.reduce()
         for axis in ("tp", "expert_tp"):
-            self._add_partial(axis, getattr(self._groups, axis))
+            for group in dict.fromkeys(getattr(groups, axis) for groups in self.groups.values()):
+                self._add_partial(axis, group)
 
     def _add_partial(self, axis: str, group: Group) -> None:
         """Adds up gradients of weights that all ranks of a tp group hold and each used for a part.
@@ -145,6 +147,7 @@ class Sharding:
             bucket.own_gradients[start:stop]
             for bucket, slot in self.slots()
             if slot.parameter.partial_over == axis
+            and getattr(self.groups[slot.parameter.atom], axis) == group
             for start, stop in [bucket.own_part(slot) or (0, 0)]
         ]
         if not places:

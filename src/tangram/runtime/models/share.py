@@ -90,7 +90,7 @@ def share_of(
     *,
     seed: int = 0,
     dtype: Any = None,
-    run: LayerConfig | None = None,
+    run: StageSection | LayerConfig | None = None,
 ) -> Share:
     """Returns the share of a rank.
 
