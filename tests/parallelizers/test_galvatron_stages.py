@@ -7,6 +7,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from wide_models import wide
 
 from tangram.cluster.spec import Portion
 from tangram.cost.configs import legal_configs
@@ -24,19 +25,6 @@ from tangram.units import GB, GIB, MIB
 
 FINE = Grain(step_bytes=1e3, num_steps=200_000, level_bytes=0.0, worth_frac=0.0)
 NUM_MICRO_BATCHES = 4
-
-
-def wide(model: ModelSpec, *, tied: bool = False) -> ModelSpec:
-    """Layers large enough that strategies differ by many megabytes."""
-    layers = []
-    for layer in model.layers:
-        attention = replace(layer.attention, num_heads=16, num_kv_heads=8, head_dim=64)
-        if layer.moe is None:
-            block = replace(layer.feed_forward, intermediate_size=2816)  # type: ignore[type-var]
-        else:
-            block = replace(layer.moe, expert=replace(layer.moe.expert, intermediate_size=512))  # type: ignore[assignment]
-        layers.append(replace(layer, attention=attention, feed_forward=block))
-    return replace(model, hidden_size=1024, layers=tuple(layers), tied_embeddings=tied)
 
 
 DENSE, TIED = wide(llama_like(3)), wide(llama_like(2), tied=True)

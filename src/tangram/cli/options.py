@@ -244,9 +244,9 @@ class ParallelizerOptions:
         _option(
             "--parallelizer",
             metavar="NAME",
-            text="Who plans stages: exact, uniform, aceso, galvatron, alpa, an installed one, or auto, which "
-            "is exact and, where that may help, degrees per layer (seconds more); repeat it or use commas "
-            "(default: exact).",
+            text="Who plans stages: exact, layerwise, uniform, aceso, galvatron, alpa, an installed one, or "
+            "auto, which is exact and, where that may help, layerwise (degrees per layer); repeat it or use "
+            "commas (default: auto).",
         ),
     ] = None
 

@@ -83,12 +83,13 @@ def plan_options(
     """
     from tangram.executors.choice import parse_executor
     from tangram.model.atoms import parse_granularity
+    from tangram.parallelizers.registry import AUTO
     from tangram.planner.options import PlanOptions, Pruning
 
     rules = [rule.value for rule in Pruning]
     if search.pruning not in rules:
         raise UnknownNameError("pruning", search.pruning, rules, where="--pruning")
-    names = [name.strip() for text in parallelizers or ["exact"] for name in text.split(",")]
+    names = [name.strip() for text in parallelizers or [AUTO] for name in text.split(",")]
     return PlanOptions(
         parallelizers=tuple(dict.fromkeys(name for name in names if name)),
         granularity=parse_granularity(search.atoms, where="--atoms"),

@@ -24,6 +24,7 @@ _BUILT_IN = {
     "uniform": ("tangram.parallelizers.uniform", "UniformPlanner"),
     "aceso": ("tangram.parallelizers.aceso.planner", "AcesoPlanner"),
     "galvatron": ("tangram.parallelizers.galvatron.planner", "GalvatronPlanner"),
+    "layerwise": ("tangram.parallelizers.layerwise.planner", "LayerwiseTable"),
     "alpa": ("tangram.parallelizers.alpa.planner", "AlpaPlanner"),
     "aceso-external": ("tangram.parallelizers.external.aceso", "AcesoCheckout"),
     "megatron": ("tangram.baselines.megatron", "MegatronPlanner"),

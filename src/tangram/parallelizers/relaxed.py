@@ -29,7 +29,7 @@ from tangram.job import Recompute
 from tangram.parallelizers.contents import Contents, slice_contents
 from tangram.parallelizers.protocols import Capabilities, OptionTable, StageChoice, TableRequest
 
-WINDOWS = (1, 2, 3, 4, 6, 8, 10, 12, 16, 24, 32, 48, 64, 96, 128, 256)
+WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256)
 """Micro-batches in flight at which a bound is computed; it serves up to the next one."""
 
 _PRICES = 24  # From where nothing is dear to where bytes decide alone.

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from tangram.planner.options import PlanOptions
 from tangram.planner.search import Search
 from tangram.planner.space import SearchSpace
-from tangram.planner.tables import OnlyPairs
 
 
 def asked_anew(
@@ -18,7 +17,6 @@ def asked_anew(
     progress: Callable[[str], None] | None = None,
     incumbent_ns: int | None = None,
     only_sizes: frozenset[int] | None = None,
-    only_pairs: OnlyPairs | None = None,
 ) -> Search:
     """Returns a search, not run yet, for the same model, cluster and job; it shares nothing that was found.
 
@@ -26,7 +24,7 @@ def asked_anew(
         search: Whose question it is.
         options: How to search now.
         space: What may be used now; by default the same.
-        progress, incumbent_ns, only_sizes, only_pairs: As :class:`~tangram.planner.search.Search` has them.
+        progress, incumbent_ns, only_sizes: As :class:`~tangram.planner.search.Search` has them.
     """
     return Search(
         search.model,
@@ -38,6 +36,5 @@ def asked_anew(
         progress,
         incumbent_ns,
         only_sizes,
-        {} if only_pairs is None else only_pairs,
         search.queries,
     )

@@ -1,10 +1,10 @@
 """Beyond ``exact``: plans whose layers have degrees of their own within a stage, as ``auto`` looks for them.
 
-``exact`` gives all layers of a stage one configuration. ``galvatron`` does not, and takes a thousand times as
-long per stage. So it is asked only where it may help: bounds on stages whose layers differ
-(:mod:`tangram.parallelizers.relaxed`) go through the same composition as stages do, which leaves the
-micro-batch sizes, and the pairs of slice and portion, that a plan faster than the one in hand may contain.
-Where none is left the plan is the best of both spaces, to a thousandth.
+``exact`` gives all layers of a stage one configuration. Stages whose layers differ cost several times as much
+to find (:mod:`tangram.parallelizers.layerwise`). So they are looked for only where they may help: bounds on
+them (:mod:`tangram.parallelizers.relaxed`) go through the same composition as stages do, which leaves the
+micro-batch sizes that may hold a plan faster than the one in hand. Where none is left the plan is the best of
+both spaces, to a thousandth.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from tangram.planner.search import Found, Search
 from tangram.units import NS_PER_S, format_duration
 
 WORTH_FRAC = 0.001
-"""What a micro-batch size must promise to be asked about: bounds and stages are rounded apart by less."""
+"""What a micro-batch size must promise to be looked into: bounds and stages are rounded apart by less."""
 
 FIRST = "exact"
-LAYERWISE = "galvatron"
+SECOND = "layerwise"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Beyond:
                 f"no stages whose layers differ make a plan possible that is faster than {before}",
             )
         after = format_duration(self.found.iteration_ns / NS_PER_S)
-        what = f"{LAYERWISE} was asked for stages whose layers differ"
+        what = "stages whose layers differ were looked for"
         if self.found.iteration_ns < self.before_ns:
             return Assumption(what, f"they make {after} of {before}; the bound with them is {least}")
         return Assumption(what, f"none makes {before} any shorter; the bound with them is {least}")
@@ -66,24 +66,24 @@ def with_layer_degrees(search: Search, found: Found) -> Beyond:
         found: Its answer, or a better plan.
     """
     before_ns = found.iteration_ns
-    first = asked_anew(search, search.options, progress=search.progress, incumbent_ns=before_ns)
-    relaxed = first.relaxed(RelaxedTable())
-    lowest_ns = min([before_ns, *(size.lowest_ns for size in relaxed.values())])
+    bounds = asked_anew(search, search.options, incumbent_ns=before_ns).relaxed(RelaxedTable())
+    lowest_ns = min([before_ns, *bounds.values()])
     worth_ns = int(before_ns * (1 - WORTH_FRAC))
-    open_sizes = {size: known.pairs for size, known in relaxed.items() if known.lowest_ns < worth_ns}
+    open_sizes = frozenset(size for size, bound_ns in bounds.items() if bound_ns < worth_ns)
     if not open_sizes:
         return Beyond(found, before_ns, lowest_ns, 0, 0)
     if search.progress is not None:
-        search.progress(f"asking {LAYERWISE} for stages whose layers differ")
+        search.progress("looking for stages whose layers differ")
     again = asked_anew(
         search,
-        replace(search.options, parallelizers=(FIRST, LAYERWISE)),
+        replace(search.options, parallelizers=(SECOND,)),
         progress=search.progress,
         incumbent_ns=before_ns,
-        only_sizes=frozenset(open_sizes),
-        only_pairs={LAYERWISE: open_sizes},
+        only_sizes=open_sizes,
     )
     better = again.run()
+    if found.micro_batch.size in open_sizes:
+        better = again.improved(found)  # Steps from the plan in hand, with layers that differ.
     search.rejections += again.rejections
     if better is not None and better.iteration_ns < before_ns:
         found = search.adopt(better)

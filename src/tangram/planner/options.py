@@ -31,7 +31,8 @@ class PlanOptions:
 
     Attributes:
         parallelizers: Names; every pair is put to each, and the best answer counts. ``auto`` is ``exact``
-            and, where bounds leave room for that, stages whose layers differ.
+            and, where bounds leave room for that, stages whose layers differ; it is the command line's
+            default. Here ``exact`` alone is, whose space is searched to the gap that the plan states.
         granularity: Size of an atom.
         tolerances: Of islands.
         pruning: See :class:`Pruning`.

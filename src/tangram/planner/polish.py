@@ -11,6 +11,7 @@ is looked at and executed: stages times micro-batches, as the time of an executi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -52,6 +53,7 @@ class Neighbourhood:
     _stages: dict[int, tuple[StageTimes, ...]] = field(default_factory=dict)
     _edges: dict[tuple[int, int], tuple[int, int, int, int]] = field(default_factory=dict)
     _extras: dict[tuple[int, int], int] = field(default_factory=dict)
+    _best: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
 
     @cached_property
     def _by_slice(self) -> dict[tuple[int, int], list[int]]:
@@ -63,20 +65,19 @@ class Neighbourhood:
             found.setdefault((int(pieces.start[piece]), int(pieces.stop[piece])), []).append(piece)
         return found
 
-    @cached_property
-    def _best_by_slice(self) -> dict[tuple[int, int], list[int]]:
-        """The same, with only the fastest few of each portion."""
-        found = {}
-        for key, members in self._by_slice.items():
-            taken: dict[tuple[int, int, int], int] = {}
-            kept = []
-            for piece in members:
-                portion = self._portion(piece)
-                taken[portion] = taken.get(portion, 0) + 1
-                if taken[portion] <= _ALTERNATIVES:
-                    kept.append(piece)
-            found[key] = kept
-        return found
+    def _best_of(self, start: int, stop: int, window: int) -> list[int]:
+        """Returns the fastest few pieces of a slice on each portion that hold so many micro-batches."""
+        key = start, stop, min(window, self.problem.num_micro_batches)
+        if key not in self._best:
+            limits, taken, kept = self.problem.pieces.max_in_flight, Counter[tuple[int, int, int]](), []
+            for piece in self._by_slice.get((start, stop), ()):
+                if limits[piece] >= key[2]:
+                    portion = self._portion(piece)
+                    taken[portion] += 1
+                    if taken[portion] <= _ALTERNATIVES:
+                        kept.append(piece)
+            self._best[key] = kept
+        return self._best[key]
 
     def around(self, step: Step) -> Iterator[Step]:
         """Lists the neighbours of a plan that are plans themselves; some may come twice."""
@@ -218,14 +219,14 @@ class Neighbourhood:
             before, after = pieces[:place], pieces[place + 1 :]
             for other in self._by_slice[span]:
                 yield (*before, other, *after), extras
-            for first, second in self._pairs(*span):
+            for first, second in self._pairs(*span, self._window(after)):
                 yield (*before, first, second, *after), (*extras[:place], 0, *extras[place:])
         for place in range(len(pieces) - 1):
             before, after = pieces[:place], pieces[place + 2 :]
             start, stop = spans[place][0], spans[place + 1][1]
             for merged in self._by_slice.get((start, stop), ()):
                 yield (*before, merged, *after), (*extras[:place], *extras[place + 1 :])
-            for first, second in self._pairs(start, stop):
+            for first, second in self._pairs(start, stop, self._window(after)):
                 yield (*before, first, second, *after), extras
 
     def _other_orders(self, step: Step) -> Iterator[tuple[int, ...]]:
@@ -251,14 +252,20 @@ class Neighbourhood:
     def _fastest(
         self, spans: Sequence[tuple[int, int]], portions: Sequence[tuple[int, int, int]]
     ) -> Iterator[tuple[int, ...]]:
-        """The fastest pieces for these slices on these portions, if there are any."""
-        pieces = []
-        for span, portion in zip(spans, portions, strict=True):
-            able = [p for p in self._best_by_slice.get(span, ()) if self._portion(p) == portion]
+        """The fastest pieces for these slices on these portions that hold what they must at their places, if
+        there are any.
+        """
+        pieces: tuple[int, ...] = ()
+        for span, portion in reversed(list(zip(spans, portions, strict=True))):
+            able = [p for p in self._best_of(*span, self._window(pieces)) if self._portion(p) == portion]
             if not able:
                 return
-            pieces.append(able[0])
-        yield tuple(pieces)
+            pieces = (able[0], *pieces)
+        yield pieces
+
+    def _window(self, behind: Sequence[int]) -> int:
+        """Returns how many micro-batches a piece holds at least in front of others."""
+        return 1 + sum(int(self.problem.pieces.num_stages[piece]) for piece in behind)
 
     def _spans(self, step: Step) -> list[tuple[int, int]]:
         table = self.problem.pieces
@@ -268,10 +275,11 @@ class Neighbourhood:
         table = self.problem.pieces
         return int(table.island[piece]), int(table.gpus[piece]), int(table.head_class[piece])
 
-    def _pairs(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    def _pairs(self, start: int, stop: int, window: int) -> Iterator[tuple[int, int]]:
+        """Lists two pieces for a slice; the second one holds at least so many micro-batches."""
         for cut in range(start + 1, stop):
-            for first in self._best_by_slice.get((start, cut), ()):
-                for second in self._best_by_slice.get((cut, stop), ()):
+            for second in self._best_of(cut, stop, window):
+                for first in self._best_of(start, cut, window + int(self.problem.pieces.num_stages[second])):
                     yield first, second
 
 

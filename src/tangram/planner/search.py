@@ -30,7 +30,7 @@ from tangram.planner.problem import FAR_NS, Chain, Problem, StageTimes, with_tai
 from tangram.planner.queries import SliceQueries, collapsed
 from tangram.planner.reference import Reference, reference
 from tangram.planner.space import SearchSpace
-from tangram.planner.tables import OnlyPairs, Pairs, TableBuilder, TableSet
+from tangram.planner.tables import TableBuilder, TableSet
 from tangram.planner.traffic import EdgeBook, Traffic
 from tangram.simulate.engine import simulate
 from tangram.simulate.fast import iteration_ns
@@ -86,19 +86,6 @@ class Found:
     iteration_ns: int
 
 
-@dataclass(frozen=True, slots=True)
-class Relaxed:
-    """What bounds of stages say of a micro-batch size.
-
-    Attributes:
-        lowest_ns: No plan of it takes less; at most the time to beat.
-        pairs: Slices on portions that a plan below that may contain.
-    """
-
-    lowest_ns: int
-    pairs: Pairs
-
-
 @dataclass(slots=True)
 class Search:
     """One search over one space.
@@ -108,8 +95,6 @@ class Search:
         progress: Called with one line at a time; None is silent.
         incumbent_ns: A time that a plan has to beat to be of interest; None takes any plan.
         only_sizes: Micro-batch sizes to look at; None for all of the job's.
-        only_pairs: Per name of a parallelizer that is asked about some pairs only, and micro-batch size,
-            these pairs.
         queries: Executes slice queries; whoever made its executor closes it.
         counts: Pairs, what each rule removed, queries, options, labels, finalists.
         rejections: Parallelizers that misbehaved, in words.
@@ -127,7 +112,6 @@ class Search:
     progress: Callable[[str], None] | None = None
     incumbent_ns: int | None = None
     only_sizes: frozenset[int] | None = None
-    only_pairs: OnlyPairs = field(default_factory=dict)
     queries: SliceQueries = field(default_factory=SliceQueries)
     counts: Counter[str] = field(default_factory=Counter)
     rejections: list[str] = field(default_factory=list)
@@ -181,8 +165,8 @@ class Search:
             if everything or (not composer.proven[idx] and composer.lower_bounds_ns[idx] < found.iteration_ns)
         )
 
-    def relaxed(self, table: StageTable) -> dict[int, Relaxed]:
-        """Returns what bounds of stages say of every micro-batch size; nothing is searched.
+    def relaxed(self, table: StageTable) -> dict[int, int]:
+        """Returns what no plan of a micro-batch size can beat, at most the time to beat; nothing is searched.
 
         Args:
             table: Whose options are no slower than any stage that is of interest.
@@ -196,20 +180,8 @@ class Search:
             max_time_s = self._max_time_s(size)
             rules = self._rules(size, Pruning.SAFE, max_time_s)
             tables = builder.build(size.size, rules, self._max_in_flight(size), max_time_s, [table])
-            lowest_ns = self.composer.least_ns(self._stated(size, tables))
-            found[size.size] = Relaxed(lowest_ns, self._pairs(tables))
+            found[size.size] = self.composer.least_ns(self._stated(size, tables))
         return found
-
-    def _pairs(self, tables: TableSet) -> Pairs:
-        """The pairs that a table has pieces for."""
-        pairs: set[tuple[int, int, int]] = set()
-        for source in tables.sources:
-            assert source.request is not None
-            assert source.table is not None
-            idx = self.space.portions.index(source.request.portion)
-            slices = zip(source.table.start.tolist(), source.table.stop.tolist(), strict=True)
-            pairs.update((idx, start, stop) for start, stop in slices)
-        return frozenset(pairs)
 
     def _builder(self) -> TableBuilder:
         return TableBuilder(
@@ -221,7 +193,6 @@ class Search:
             self.options.parallelizers,
             self.queries,
             self._inner_edge,
-            self.only_pairs,
         )
 
     def _max_time_s(self, size: MicroBatch) -> float:
@@ -235,7 +206,7 @@ class Search:
         if self.options.pruning is not Pruning.NONE and not self._sizes[0].reference.holds_states():
             return None
         builder = self._builder()
-        if not listing:
+        if not listing and self.incumbent_ns is None:
             self._scout(builder)
         for idx, size in enumerate(self._sizes):
             if self._is_enough(idx):

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -36,14 +36,8 @@ from tangram.planner.space import SearchSpace
 from tangram.simulate.pipeline import SimEdge
 from tangram.units import NS_PER_S
 
-NATIVE_TABLES = frozenset({"exact", RelaxedTable.name})
+NATIVE_TABLES = frozenset({"exact", "layerwise", RelaxedTable.name})
 """Stage tables whose options are costed by ``tangram.cost`` already and need no second look."""
-
-
-Pairs = frozenset[tuple[int, int, int]]
-"""Slices on portions: ``(index of the portion, start, stop)``."""
-
-OnlyPairs = Mapping[str, Mapping[int, Pairs]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,7 +129,6 @@ class TableBuilder:
         queries: Executes slice queries, in this process or in others.
         inner_edge: Edge between two stages of one slice plan: ``(stage in front, stage behind, micro-batch)
             -> edge``.
-        only: Per name of a parallelizer that is asked about some pairs only, and micro-batch: the pairs.
     """
 
     model: ModelSpec
@@ -146,7 +139,6 @@ class TableBuilder:
     parallelizers: tuple[str, ...]
     queries: SliceQueries
     inner_edge: Callable[[StageChoice, StageChoice, int], SimEdge]
-    only: OnlyPairs = field(default_factory=dict)
     _runs: list[tuple[StageTimes, ...]] = field(default_factory=list)
 
     def build(
@@ -169,7 +161,7 @@ class TableBuilder:
         self._runs = []
         first = 0
         for planner in asked or [get_parallelizer(name) for name in self.parallelizers]:
-            name, only = planner.name, self.only.get(planner.name)
+            name = planner.name
             if isinstance(planner, ClusterPlanner):
                 raise InputError(
                     f"{name!r} plans whole clusters by itself, not parts of them",
@@ -178,8 +170,6 @@ class TableBuilder:
                 )
             for idx, portion in enumerate(self.space.portions):
                 slices = rules.slices(portion, self.space.portion_islands[idx], planner.capabilities, counts)
-                if only is not None:
-                    slices = [at for at in slices if (idx, *at) in only[micro_batch]]
                 if not slices:
                     continue
                 request = TableRequest(

@@ -1,7 +1,8 @@
-"""From a strategy per atom to a stage: what means nothing for an atom is taken from its neighbour.
+"""From a strategy per atom to a stage: what means nothing for an atom is taken from others.
 
-Expert degrees mean nothing for an atom without experts, and selective recomputation nothing for one without
-attention or recomputed in full. Taken over from a neighbour, they leave fewer runs of equal configurations.
+Expert degrees mean nothing for an atom without experts. Taken over from a neighbour, they leave fewer runs of
+equal configurations. Selective recomputation means nothing for an atom without attention or recomputed in
+full; it is said to be as in the other layers where these agree, and else left out, as plan documents have it.
 """
 
 from __future__ import annotations
@@ -36,20 +37,20 @@ def stage_of(
     atoms = book.atoms[start:stop]
     blind = [not has_experts([atom]) for atom in atoms]
     idle = [again or not atom.layer_idxs for atom, again in zip(atoms, recomputed, strict=True)]
-    joined = list(configs)
+    kept = {config.selective for config, is_idle in zip(configs, idle, strict=True) if not is_idle}
+    joined = [
+        replace(config, selective=kept == {True}) if kept and is_idle else config
+        for config, is_idle in zip(configs, idle, strict=True)
+    ]
     order = range(len(joined))
     for near, far in [*zip(order[1:], order, strict=False), *zip(order[-2::-1], order[::-1], strict=False)]:
-        own, other = joined[near], joined[far]
-        if own is not other and _bare(own, blind[near], idle[near]) == _bare(other, blind[near], idle[near]):
-            joined[near] = other
+        if blind[near] and _without_experts(joined[near]) == _without_experts(joined[far]):
+            joined[near] = joined[far]
     if atoms[0].is_embedding and atoms[-1].is_head and book.model.shares_embedding:
         joined[-1] = joined[0]
     mixed = tuple(joined) if len(set(joined)) > 1 else ()
     return StageChoice(start, stop, portion, joined[0], recomputed, mixed)
 
 
-def _bare(config: StageConfig, blind: bool, idle: bool) -> StageConfig:
-    """A configuration without what means nothing."""
-    if blind:
-        config = replace(config, ep=1, expert_tp=1)
-    return replace(config, selective=False) if idle else config
+def _without_experts(config: StageConfig) -> StageConfig:
+    return replace(config, ep=1, expert_tp=1)
