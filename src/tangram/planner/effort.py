@@ -61,7 +61,7 @@ class Effort:
     merged_labels: int = 1_000_000
     wide_micro_batches: int = 16
     widest: Wide = Wide(0.08, 2_000, 200, 4, 300_000, 8, 100_000, 3_000)
-    narrowest: Wide = Wide(0.004, 64, 8, 4, 100_000, 1, 2_500, 24)
+    narrowest: Wide = Wide(0.004, 64, 12, 4, 300_000, 4, 2_500, 24)
     quick: bool = False
     quick_sizes: int = 3
 
