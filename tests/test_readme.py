@@ -66,7 +66,8 @@ def test_options_of_the_pages_exist() -> None:
         "--only",
         "--pdb",
         "--large",
-    }  # of every command, of .ci/run, of bench/planning.py and bench/accuracy.py, and of pytest
+        "--quota",
+    }  # of every command, of .ci/run, of scripts in bench, and of pytest
     known |= {
         "--nnodes",
         "--node-rank",

@@ -25,6 +25,9 @@ def act(word: str, folder: Path, rank: int) -> int:
         return 7
     if word == "refuse":
         raise InputError("no such thing", where="a place", hint="another thing")
+    if word == "late":
+        time.sleep(1.0)
+        raise ValueError("spoiled")
     if word == "raise":
         raise ValueError("spoiled")
     if word == "echo":  # what a rank says that lost its partner

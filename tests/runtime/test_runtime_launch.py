@@ -71,6 +71,11 @@ def test_the_first_failure_counts_and_is_shown(tmp_path: Path, capfd: pytest.Cap
     assert all_gone(tmp_path, 3)
 
 
+def test_an_echo_may_be_heard_first(tmp_path: Path) -> None:
+    with pytest.raises(RankDiedError, match="rank 1 failed: ValueError: spoiled"):
+        launcher(tmp_path, "echo", "late").run()
+
+
 def test_a_rank_that_only_ends(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(RankDiedError, match="rank 1 ended with exit code 7"):
         launcher(tmp_path, "wait", "exit").run()

@@ -166,3 +166,21 @@ def test_an_unknown_decay() -> None:
     with pytest.raises(InputError, match="unknown decay 'cosin'") as caught:
         train_settings(RunOptions(decay="cosin"), 3)
     assert "cosine" in str(caught.value.hint)
+
+
+def agree_rank(rank: int, values: list[dict[str, object]]) -> str:
+    import torch.distributed as dist
+
+    from tangram.runtime.meeting import check_agreement
+
+    try:
+        check_agreement(dist.group.WORLD, rank, values[rank])
+    except InputError as error:
+        return error.message
+    return ""
+
+
+def test_ranks_that_were_given_different_things(ranks: RankPool) -> None:
+    assert ranks.run(2, agree_rank, [{"plan": "a", "number": 3}] * 2) == ["", ""]
+    found = ranks.run(2, agree_rank, [{"plan": "a", "number": 3}, {"plan": "a", "number": 4}])
+    assert found == ["rank 1 has another number than rank 0: 4, not 3"] * 2

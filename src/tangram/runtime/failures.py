@@ -10,6 +10,15 @@ from pathlib import Path
 
 from tangram.errors import TangramError
 
+_LOST = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Connection refused",
+    "imed out",
+    "remote process",
+)
+"""What gloo and NCCL say of a process that is not there, or no longer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -28,6 +37,11 @@ class Failure:
     where: str | None = None
     hint: str | None = None
     details: str = ""
+
+    @property
+    def is_echo(self) -> bool:
+        """Whether it only says that another rank is gone."""
+        return any(words in self.message for words in _LOST)
 
 
 def failure_of(error: BaseException) -> Failure:

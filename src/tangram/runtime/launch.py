@@ -163,19 +163,22 @@ class Launcher:
         """Ends the others and says what happened to the first."""
         until = time.monotonic() + LAST_WORDS_S
         while time.monotonic() < until and any(child.process.poll() is None for child in self._children):
-            if any(child.failure.is_file() for child in self._children):
+            heard = [read_failure(child.failure) for child in self._children]
+            if any(failure is not None and not failure.is_echo for failure in heard):
                 break
             time.sleep(_POLL_S)
         dead = [child for child in self._children if child.process.poll()]
-        found = [(child, failure) for child in dead if (failure := read_failure(child.failure)) is not None]
+        # One that has told why may still be on its way out.
+        told = {child.rank: read_failure(child.failure) for child in self._children}
+        found = [(child, failure) for child in self._children if (failure := told[child.rank]) is not None]
         self._end_all()
-        silent = [child for child in dead if not child.failure.is_file()]
+        silent = [child for child in dead if told[child.rank] is None]
         # What was killed from outside, for want of memory for example, comes before all complaints; but NCCL
         # aborts processes whose partner is gone.
         killed = [child for child in silent if child.process.returncode != -signal.SIGABRT]
         if killed or not found:
             raise _death((killed or silent)[0], None)
-        child, failure = min(found, key=lambda pair: pair[1].time_ns)
+        child, failure = min(found, key=lambda pair: (pair[1].is_echo, pair[1].time_ns))
         if failure.exit_code == InputError.exit_code:
             raise InputError(failure.message, where=failure.where, hint=failure.hint)
         raise _death(child, failure)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
@@ -20,9 +21,6 @@ from tangram.runtime.place import Place
 
 WAIT = timedelta(minutes=10)
 """How long a rank waits for another one before it gives up."""
-
-_LOST = ("Connection closed by peer", "Connection reset by peer", "Connection refused", "imed out")
-"""What gloo says of a process that is not there, or no longer."""
 
 
 @contextmanager
@@ -55,9 +53,27 @@ def joined(place: Place, world_size: int, device: Any) -> Iterator[Any]:
         dist.destroy_process_group()
 
 
-def is_lost_partner(error: BaseException) -> bool:
-    """Returns whether an error only says that another rank is gone."""
-    return isinstance(error, dist.DistError) or any(words in str(error) for words in _LOST)
+def check_agreement(control: Any, rank: int, own: Mapping[str, object]) -> None:
+    """Makes sure that all ranks were given the same; all of them call it together.
+
+    Args:
+        control: Group of all ranks.
+        rank: Of this process.
+        own: What this rank was given, by what it is called.
+
+    Raises:
+        InputError: A rank was given something else than rank 0.
+    """
+    found: list[Any] = [None] * dist.get_world_size(control)
+    dist.all_gather_object(found, dict(own), group=control)
+    for other, theirs in enumerate(found):
+        for name, value in theirs.items():
+            if value != found[0][name]:
+                raise InputError(
+                    f"rank {other} has another {name} than rank 0: {value}, not {found[0][name]}",
+                    where=f"rank {rank}",
+                    hint="start all hosts with the same plan, data and options",
+                )
 
 
 def _claim(store: Any, place: Place) -> None:
@@ -77,7 +93,8 @@ def _first_line(error: BaseException) -> str:
 def this_device(index: int | None) -> Any:
     """Returns the device of this rank and makes it the current one; None is the CPU."""
     if index is None:
-        torch.set_num_threads(1)
+        if "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(1)  # several ranks share the cores
         return torch.device("cpu")
     torch.cuda.set_device(index)
     return torch.device("cuda", index)

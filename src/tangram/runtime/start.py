@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -11,9 +12,15 @@ from tangram.profiler.torch_extra import require_torch
 from tangram.run_options import RunOptions
 from tangram.runtime.devices import assigned, check_cpu_precision, found_devices
 from tangram.runtime.launch import Launcher
-from tangram.runtime.place import HostShare, host_shares, joined_shares, torchrun_commands
+from tangram.runtime.place import (
+    HostShare,
+    host_shares,
+    is_started_by_torchrun,
+    joined_shares,
+    torchrun_commands,
+)
 from tangram.runtime.refusals import check_runnable
-from tangram.runtime.worker import open_feed, steps_of
+from tangram.runtime.worker import open_feed, steps_of, work
 from tangram.units import count_of
 
 
@@ -37,6 +44,8 @@ def start(plan_file: Path, plan: PlanDocument, options: RunOptions) -> int:
         InputError: torch is missing, or plan, machine, data and options do not go together.
     """
     require_torch("tangram run")
+    if is_started_by_torchrun(os.environ):  # torchrun --no-python tangram run ...
+        return work(str(plan_file), plan, options)
     check_runnable(plan, str(plan_file))
     shares = host_shares(plan)
     if options.cpu:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from tangram.errors import InputError
+from tangram.plan.json_io import to_json
 from tangram.plan.schema import PlanDocument
 from tangram.run_options import RunOptions
 from tangram.runtime.data.opening import open_tokens
@@ -70,11 +73,17 @@ def work(
     writer = RunWriter(plan, options, num_steps) if place.rank == 0 else None
     stop = StopSignal()
     stop.listen()
-    from tangram.runtime.meeting import joined, this_device
+    from tangram.runtime.meeting import check_agreement, joined, this_device
     from tangram.runtime.training import Run, train
 
     device = this_device(index)
     with joined(place, plan.num_gpus, device) as control:
+        given = {
+            "plan": hashlib.sha256(to_json(plan).encode()).hexdigest()[:16],
+            "number of tokens": feed.samples.tokens.num_tokens,
+            "list of options": " ".join(replace(options, data=None).arguments()),
+        }
+        check_agreement(control, place.rank, given)
         run = Run(plan, place.rank, device, gpu, options, feed, num_steps, control)
         done = train(run, stop, writer)
     if place.rank == 0 and done < num_steps:
