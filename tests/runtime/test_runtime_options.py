@@ -12,9 +12,11 @@ from samples import dense_plan, mixed_plan, operator_plan
 
 from tangram.cli.app import build_command
 from tangram.errors import InputError
+from tangram.model import serial
+from tangram.plan.schema import PlanDocument
 from tangram.run_options import OPTION_TEXTS, RunOptions
 from tangram.runtime.options import parse_arguments
-from tangram.runtime.refusals import check_runnable
+from tangram.runtime.refusals import check_model, check_runnable
 
 PATHS = st.text(st.characters(codec="ascii", exclude_categories=["C"]), min_size=1).filter(
     lambda text: not text.startswith("-")
@@ -92,3 +94,23 @@ def test_plans_that_are_not_run() -> None:
     with pytest.raises(InputError, match="atoms smaller than a block are not executable yet"):
         check_runnable(operator_plan(), "plan.json")
     check_runnable(mixed_plan(), "plan.json")
+
+
+def with_model(**change: object) -> PlanDocument:
+    """The small plan with another model, whose fingerprint is right."""
+    doc = dense_plan()
+    section = doc.model.model_copy(update=change)
+    fingerprint = serial.fingerprint(section.to_spec())
+    return doc.model_copy(update={"model": section.model_copy(update={"fingerprint": fingerprint})})
+
+
+def test_models_that_are_not_run() -> None:
+    with pytest.raises(InputError, match="models of family 'falcon' cannot be run yet") as caught:
+        check_runnable(with_model(family="falcon"), "plan.json")
+    assert str(caught.value.where).startswith("plan.json: ")
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    check_model(dense_plan(), "plan.json")
+    with pytest.raises(InputError) as caught:
+        check_model(with_model(hyperparameters={"hidden_act": "step"}), "plan.json")
+    assert "hidden_act" in str(caught.value)
+    assert str(caught.value.where).startswith("plan.json: ")

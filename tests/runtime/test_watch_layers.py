@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from samples import dense_plan, moe_plan
+from samples import dense_plan, mixed_plan, moe_plan
 
 from tangram.plan.schema import PlanDocument
 from tangram.profiles.shapes import LayerKind
@@ -57,6 +57,13 @@ def test_what_would_mean_something_else_is_left_out() -> None:
     records, notes = layer_records(plan.model_copy(update={"pipelines": [pipeline]}), times(plan), "a test")
     assert notes == ["stage 0: experts on several ranks"]
     assert {(r.shape.num_experts, r.tp) for r in records if r.tp == 1} == {(0, 1)}
+
+
+def test_layers_with_degrees_of_their_own() -> None:
+    plan = mixed_plan()
+    records, notes = layer_records(plan, times(plan), "a test")
+    assert records == []
+    assert notes == ["stage 0: layers with degrees of their own"]
 
 
 def test_a_group_that_spans_nodes() -> None:

@@ -9,6 +9,7 @@ from tangram.errors import InputError
 from tangram.plan.check import check_plan
 from tangram.plan.schema import PlanDocument
 from tangram.runtime.executable import check_executable
+from tangram.runtime.models.names import names_of
 
 
 def check_runnable(plan: PlanDocument, where: str) -> None:
@@ -43,5 +44,28 @@ def check_runnable(plan: PlanDocument, where: str) -> None:
         )
     try:
         check_executable(plan)
+        names_of(plan.model.to_spec())
     except InputError as error:
-        raise InputError(error.message, where=f"{where}: {error.where}", hint=error.hint) from None
+        raise _placed(error, where) from None
+
+
+def check_model(plan: PlanDocument, where: str) -> None:
+    """Refuses hyperparameters that the models do not have; imports torch.
+
+    Args:
+        plan: A plan that is runnable otherwise.
+        where: Its file.
+
+    Raises:
+        InputError: There is such a one.
+    """
+    from tangram.runtime.models.hyperparameters import parse_hyperparameters
+
+    try:
+        parse_hyperparameters(plan.model.hyperparameters, plan.model.to_spec())
+    except InputError as error:
+        raise _placed(error, where) from None
+
+
+def _placed(error: InputError, where: str) -> InputError:
+    return InputError(error.message, where=f"{where}: {error.where}", hint=error.hint)

@@ -105,6 +105,8 @@ def _records(
 
 
 def _left_out(plan: PlanDocument, stage: StageSection) -> str | None:
+    if stage.layer_configs:
+        return f"stage {stage.index}: layers with degrees of their own"
     if stage.zero == 3:
         return f"stage {stage.index}: weights are gathered in every pass (zero 3)"
     if stage.cp > 1:
