@@ -21,6 +21,7 @@ from tangram.runtime.models.cross_entropy import summed_cross_entropy
 from tangram.runtime.models.hyperparameters import parse_hyperparameters
 from tangram.runtime.models.names import FAMILIES, names_of
 from tangram.runtime.models.rope import parse_rope
+from tangram.runtime.models.rotary import rotary_tables
 from tangram.runtime.models.routing import Router
 from tangram.runtime.models.share import share_of
 from tangram.runtime.models.stage import StageModule
@@ -68,7 +69,7 @@ def test_rotary_tables(name: str) -> None:
     )
     positions = torch.arange(200)
     expected = LlamaRotaryEmbedding(config)(torch.zeros(1), positions[None])
-    found = parse_rope(ROPES[name], 1e4, 256).tables(positions, 64, torch.float32)
+    found = rotary_tables(parse_rope(ROPES[name], 1e4, 256), positions, 64, torch.float32)
     for own, peer in zip(found, expected, strict=True):
         torch.testing.assert_close(own, peer[0], rtol=0, atol=2e-5)
 

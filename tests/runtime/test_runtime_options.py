@@ -16,7 +16,7 @@ from tangram.model import serial
 from tangram.plan.schema import PlanDocument
 from tangram.run_options import OPTION_TEXTS, RunOptions
 from tangram.runtime.options import parse_arguments
-from tangram.runtime.refusals import check_model, check_runnable
+from tangram.runtime.refusals import check_checkpoints, check_runnable
 
 PATHS = st.text(st.characters(codec="ascii", exclude_categories=["C"]), min_size=1).filter(
     lambda text: not text.startswith("-")
@@ -108,9 +108,20 @@ def test_models_that_are_not_run() -> None:
     with pytest.raises(InputError, match="models of family 'falcon' cannot be run yet") as caught:
         check_runnable(with_model(family="falcon"), "plan.json")
     assert str(caught.value.where).startswith("plan.json: ")
-    pytest.importorskip("torch", reason="PyTorch is not installed")
-    check_model(dense_plan(), "plan.json")
     with pytest.raises(InputError) as caught:
-        check_model(with_model(hyperparameters={"hidden_act": "step"}), "plan.json")
+        check_runnable(with_model(hyperparameters={"hidden_act": "step"}), "plan.json")
     assert "hidden_act" in str(caught.value)
     assert str(caught.value.where).startswith("plan.json: ")
+    with pytest.raises(InputError, match="'longrope' are not supported"):
+        check_runnable(with_model(hyperparameters={"rope_scaling": {"type": "longrope"}}), "plan.json")
+
+
+def test_checkpoints_want_their_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tangram.profiler import torch_extra
+
+    monkeypatch.setattr(torch_extra, "find_spec", lambda name: None)
+    check_checkpoints(RunOptions())
+    with pytest.raises(InputError, match="safetensors is not installed") as caught:
+        check_checkpoints(RunOptions(save="out"))
+    assert caught.value.where == "--save"
+    assert "train" in str(caught.value.hint)

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from tangram.errors import InputError
 
 INSTALL = "pip install 'tangram-llm[train]'"
 OLDEST = (2, 5)
 """scaled_dot_product_attention has ``enable_gqa`` from 2.5 on."""
+
+
+def require_safetensors(where: str) -> None:
+    """Makes sure that checkpoints can be read and written.
+
+    Args:
+        where: The option that needs it.
+
+    Raises:
+        InputError: The library is missing.
+    """
+    if find_spec("safetensors") is None:
+        raise InputError("safetensors is not installed", where=where, hint=INSTALL)
 
 
 def require_torch(where: str = "tangram profile") -> None:

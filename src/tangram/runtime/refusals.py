@@ -8,7 +8,10 @@ from __future__ import annotations
 from tangram.errors import InputError
 from tangram.plan.check import check_plan
 from tangram.plan.schema import PlanDocument
+from tangram.profiler.torch_extra import require_safetensors
+from tangram.run_options import RunOptions
 from tangram.runtime.executable import check_executable
+from tangram.runtime.models.hyperparameters import parse_hyperparameters
 from tangram.runtime.models.names import names_of
 
 
@@ -44,27 +47,22 @@ def check_runnable(plan: PlanDocument, where: str) -> None:
         )
     try:
         check_executable(plan)
-        names_of(plan.model.to_spec())
+        model = plan.model.to_spec()
+        names_of(model)
+        parse_hyperparameters(plan.model.hyperparameters, model)
     except InputError as error:
         raise _placed(error, where) from None
 
 
-def check_model(plan: PlanDocument, where: str) -> None:
-    """Refuses hyperparameters that the models do not have; imports torch.
-
-    Args:
-        plan: A plan that is runnable otherwise.
-        where: Its file.
+def check_checkpoints(options: RunOptions) -> None:
+    """Makes sure that weights can be read and written, before hours of training.
 
     Raises:
-        InputError: There is such a one.
+        InputError: They are to be, and the library is missing.
     """
-    from tangram.runtime.models.hyperparameters import parse_hyperparameters
-
-    try:
-        parse_hyperparameters(plan.model.hyperparameters, plan.model.to_spec())
-    except InputError as error:
-        raise _placed(error, where) from None
+    for flag, folder in (("--init", options.init), ("--save", options.save)):
+        if folder is not None:
+            require_safetensors(flag)
 
 
 def _placed(error: InputError, where: str) -> InputError:

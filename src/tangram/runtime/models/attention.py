@@ -14,6 +14,7 @@ from tangram.runtime.models.block import Block
 from tangram.runtime.models.dropout import residual_dropout
 from tangram.runtime.models.norm import Norm
 from tangram.runtime.models.projection import Columns, Output, Rows
+from tangram.runtime.models.rotary import rotary_tables
 from tangram.runtime.models.share import Context, Share
 
 
@@ -80,8 +81,8 @@ class Attention(Block):
         if self.share.model.position is PositionKind.ROTARY:
             cos, sin = context.once(
                 ("rotary", self.spec.head_dim),
-                lambda: self.share.hyper.rope.tables(
-                    context.batch.positions, self.spec.head_dim, query.dtype
+                lambda: rotary_tables(
+                    self.share.hyper.rope, context.batch.positions, self.spec.head_dim, query.dtype
                 ),
             )
             query, key = rotate(query, cos, sin), rotate(key, cos, sin)
