@@ -8,7 +8,11 @@ Per micro-batch size:
    shortest pace that covers the model, then of paces a little longer with ever shorter step ends; all of them
    are simulated.
 
-When all sizes have been considered, the lowest bounds are worked on longer: the least of all is the plan's.
+When all sizes have been considered:
+
+3. from the best block plans of the best sizes, random walks (:mod:`tangram.planner.walk`) lead to plans of
+   any shape; the best on the way are simulated;
+4. the lowest bounds are worked on longer: the least of all is the plan's.
 
 There is no listing here, so an answer is proven only where the bound reaches it.
 """
@@ -25,14 +29,18 @@ from tangram.planner.candidates import Candidate
 from tangram.planner.compose import Composer
 from tangram.planner.dual import dual_bound_ns
 from tangram.planner.problem import FAR_NS, Chain, Problem
+from tangram.planner.walk import Walk
 
-_PACES = (1.0, 1.005, 1.01, 1.015, 1.02, 1.03, 1.04, 1.05, 1.07, 1.09)
+_PACES = (1.0, 1.01, 1.02, 1.04, 1.07)
 _STEP_ENDS = 3  # limits on step ends that are tried per pace
 _PACE_HALVINGS = 7
 _ANY_HALVINGS, _LAST_SHIFT = 2, 4  # with other orders, for paces shorter by up to 1/16
 _PLANNED = 4  # micro-batch sizes, those with the lowest bounds
 _MOST_DOUBLINGS = 24
 _QUICK_STEPS, _LONG_STEPS = 12, 80  # of the bound
+_WALKS = ((3, 10_000), (2, 30_000), (1, 30_000))  # micro-batch sizes with the best plans; steps from each
+_STEPS_PER_PAIR = 8  # most steps of a walk, per slice on a portion
+_WALKED = 6  # plans of a walk that are simulated
 
 
 @dataclass(slots=True)
@@ -78,12 +86,15 @@ class LargeComposer(Composer):
         return None
 
     def settle(self) -> None:
-        """Plans the sizes with the lowest bounds; then works on the lowest bound, as long as that is one that
-        has not been worked on.
+        """Plans the sizes with the lowest bounds, and improves the best plans; then works on the lowest
+        bound, as long as that is one that has not been worked on.
         """
         for idx in sorted(self._considered, key=lambda idx: (self.lower_bounds_ns[idx], idx))[:_PLANNED]:
             if idx not in self._planned and self.lower_bounds_ns[idx] < self.cutoff_ns:
                 self._plan(idx, self._considered[idx])
+        for number, (count, steps) in enumerate(_WALKS):
+            for start in self._best_of_sizes()[:count]:
+                self._walk(start, steps, number)
         done: set[int] = set()
         while self._considered:
             lowest = min(self._considered, key=lambda idx: (self.lower_bounds_ns[idx], idx))
@@ -120,6 +131,24 @@ class LargeComposer(Composer):
             if pace * problem.num_micro_batches >= self.cutoff_ns:
                 return
             self._with_step_ends(problem_idx, problem, planner, pace, order)
+
+    def _best_of_sizes(self) -> list[Candidate]:
+        """Returns the best plan of each micro-batch size that may hold a better one, the best first."""
+        best: dict[int, Candidate] = {}
+        for candidate in sorted(self.candidates, key=lambda c: c.rank):
+            idx = candidate.problem_idx
+            if candidate.problem is self._considered.get(idx) and self.lower_bounds_ns[idx] < self.cutoff_ns:
+                best.setdefault(idx, candidate)
+        return list(best.values())
+
+    def _walk(self, start: Candidate, steps: int, seed: int) -> None:
+        """Walks on from a plan, and simulates the best plans on the way."""
+        walk = Walk(start.problem, start.time_ns)
+        first = walk.start(start.chain)
+        if first is not None:
+            steps = min(steps, _STEPS_PER_PAIR * walk.num_pairs)
+            for place in reversed(walk.go(first, steps, seed)[-_WALKED:]):
+                self._simulate(start.problem_idx, start.problem, walk.chain(place))
 
     def _with_step_ends(
         self, problem_idx: int, problem: Problem, planner: BlockPlanner, pace_ns: int, order: tuple[int, ...]

@@ -1,0 +1,372 @@
+"""Improves plans of large clusters by a random walk (simulated annealing, from a fixed seed).
+
+Block plans (:mod:`tangram.planner.blocks`) have one pace, and islands that do not recur. A plan may do
+better: the last stages of a pipeline have to be quicker than the first, as the last micro-batch reaches
+them later; a few GPUs of one island may fill a gap in another; more micro-batches in flight let early stages
+be slow. So from the best block plan this walks over all plans of single stages: it moves cuts, trades,
+moves, splits and merges stages, and changes portions and windows, one or two at a time. A plan that is
+slower may be the next place by chance, the less so the slower it is and the longer the walk has been.
+
+A plan's time is that of :func:`tangram.simulate.formulas.lower_bound_ns` with the transfers of the ranking,
+some ten microseconds per plan. With many micro-batches that is within half a per cent of the simulator. With
+few, it may be 5 % below, and such plans are what a walk would find; so there a plan that passes is simulated
+on links of its own. The caller's referee has the last word. Each stage has the quickest option that has room
+for its window.
+
+What is left out: pieces of several stages, and which neighbours share a node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from math import log
+from typing import NamedTuple
+
+import numpy as np
+
+from tangram.cost.types import IntArray
+from tangram.planner.frontier import chain_of
+from tangram.planner.problem import Chain, Problem
+from tangram.simulate.fast import iteration_ns
+from tangram.simulate.pipeline import SimEdge, SimPipeline, SimStage
+
+_HOTTEST = 0.003  # share of its time by which a plan may become slower: in the mean, at the start
+_LONGEST_SHIFT = 2  # atoms by which a cut moves
+_TWO_MOVES = 0.4  # share of steps
+_SLACK_SHIFT = 6  # pieces too slow for 1/64 above the first plan are left out
+_FEW_TASKS = 3_000  # stages times micro-batches up to which plans are simulated on the way
+_SEED = 0x9E3779B97F4A7C15
+_MASK = (1 << 64) - 1
+
+
+class Stage(NamedTuple):
+    """A stage of a plan on the walk: where it stops, its portion, and the extra warm-up behind it."""
+
+    stop: int
+    island: int
+    gpus: int
+    extra: int
+
+
+class _Option(NamedTuple):
+    """One way to run a slice on a portion: times as in :mod:`tangram.planner.problem`."""
+
+    time_ns: int
+    forward_ns: int
+    step_ns: int
+    longest: int
+    link_class: int
+    piece: int
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A plan where the walk may be.
+
+    Attributes:
+        stages: First to last.
+        pieces: Chosen for them.
+        extras: Extra warm-up as far as it helps.
+        time_ns: Estimated.
+    """
+
+    stages: tuple[Stage, ...]
+    pieces: tuple[int, ...]
+    extras: tuple[int, ...]
+    time_ns: int
+
+
+class _Draws:
+    """Numbers that look random and are the same everywhere (xorshift64*)."""
+
+    def __init__(self, seed: int) -> None:
+        self._state = (seed * 2 + 1) * _SEED & _MASK or _SEED
+
+    def share(self) -> float:
+        """Returns a number between 0 and 1, neither included."""
+        state = self._state
+        state ^= state >> 12
+        state = (state ^ state << 25) & _MASK
+        state ^= state >> 27
+        self._state = state
+        return ((state * 0x2545F4914F6CDD1D & _MASK) >> 11 | 1) / (1 << 53)
+
+    def below(self, count: int) -> int:
+        """Returns one of ``0 .. count - 1``."""
+        return int(self.share() * count)
+
+
+@dataclass(slots=True, eq=False)
+class Walk:
+    """A walk over the plans of one problem.
+
+    Attributes:
+        problem: What is composed.
+        below_ns: About how long the first plan takes; pieces that only much slower plans have are left out.
+    """
+
+    problem: Problem
+    below_ns: int
+    _code: IntArray = field(init=False)
+    _order: IntArray = field(init=False)
+    _sizes: list[list[int]] = field(init=False)
+    _largest: int = field(init=False)
+    _known: dict[tuple[int, int, int, int], tuple[_Option, ...]] = field(default_factory=dict)
+    _edges: list[list[tuple[int, int, int, int]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        pieces, edges = self.problem.pieces, self.problem.edges
+        limit = self.below_ns + (self.below_ns >> _SLACK_SHIFT)
+        able = (pieces.occupied_ns + pieces.head_step_ns < limit) & (pieces.num_stages == 1)
+        kept = np.flatnonzero(able)
+        self._largest = int(pieces.gpus.max(initial=0)) + 1
+        code = self._codes(pieces.start[kept], pieces.stop[kept], pieces.island[kept], pieces.gpus[kept])
+        by = np.lexsort((kept, pieces.head_step_ns[kept], pieces.time_ns[kept], code))
+        self._code, self._order = code[by], kept[by]
+        islands = pieces.island[kept]
+        self._sizes = [
+            np.unique(pieces.gpus[kept[islands == island]]).tolist()
+            for island in range(len(self.problem.capacity))
+        ]
+        columns = (edges.one_way_ns, edges.round_trip_ns, edges.occupancy_ns, edges.nic_ns)
+        self._edges = [
+            [(int(x), int(both), int(o), int(n)) for x, both, o, n in zip(*rows, strict=True)]
+            for rows in zip(*(column.tolist() for column in columns), strict=True)
+        ]
+
+    @property
+    def num_pairs(self) -> int:
+        """Slices on portions that a plan may have."""
+        return len(np.unique(self._code))
+
+    def start(self, chain: Chain) -> Place | None:
+        """Returns a plan as a place to begin at; None where it has pieces of several stages."""
+        pieces = self.problem.pieces
+        if any(pieces.num_stages[piece] > 1 for piece in chain.pieces):
+            return None
+        stages = tuple(
+            Stage(int(pieces.stop[piece]), int(pieces.island[piece]), int(pieces.gpus[piece]), extra)
+            for piece, extra in zip(chain.pieces, chain.extra_in_flight, strict=True)
+        )
+        return self.place(stages)
+
+    def chain(self, place: Place) -> Chain:
+        """Returns a place as a plan."""
+        return chain_of(self.problem.pieces, place.pieces, place.extras, place.time_ns)
+
+    def place(self, stages: tuple[Stage, ...], below_ns: int | None = None) -> Place | None:
+        """Returns the plan of these stages; None where there is none, or none that may take less than
+        ``below_ns``.
+        """
+        left = list(self.problem.capacity)
+        for stage in stages:
+            left[stage.island] -= stage.gpus
+        if min(left) < 0 or self.problem.num_stages not in (None, len(stages)):
+            return None
+        m, limit = self.problem.num_micro_batches, below_ns or (1 << 62)
+        chosen: list[_Option] = []
+        extras: list[int] = []
+        window = trip = busy = end = nic_behind = 0
+        for i in reversed(range(len(stages))):
+            stage, start = stages[i], stages[i - 1].stop if i else 0
+            options = self._options(start, stage.stop, stage.island, stage.gpus)
+            to = self._edges_to(chosen[-1]) if chosen else None
+            fitting = _fitting(options, window, stage.extra, m, to)
+            if fitting is None:
+                return None
+            option, extra, window = fitting
+            time, forward = option.time_ns, option.forward_ns
+            if to is None:
+                trip, busy = time, m * time
+                end = busy + option.step_ns
+            else:
+                x, both, occupancy, nic = to[option.link_class]
+                others, wait = min(window, m) - 1, both + trip
+                fill = max(0, wait - others * forward)
+                drain = max(0, wait - others * (time - forward))
+                idle = fill + drain if m > window else max(fill, drain)
+                trip += time + both
+                busy = max(time + both + busy, m * time + idle, trip + (m - 1) * occupancy)
+                busy = max(busy, time + both - x + m * (nic + nic_behind))
+                end = max(forward + x + end, busy + option.step_ns)
+                nic_behind = nic
+            if end >= limit:
+                return None
+            chosen.append(option)
+            extras.append(extra)
+        pieces = tuple(option.piece for option in reversed(chosen))
+        return Place(stages, pieces, tuple(reversed(extras)), end)
+
+    def go(self, first: Place, steps: int, seed: int = 1) -> list[Place]:
+        """Walks so many steps.
+
+        Args:
+            first: Where to begin.
+            steps: Plans to look at.
+            seed: Another one is another walk.
+
+        Returns:
+            The plans that were better than all before, the last one the best; empty where none was.
+        """
+        draws, at = _Draws(seed), self.judged(first)
+        better: list[Place] = []
+        best_ns = at.time_ns
+        for step in range(steps):
+            stages = self._moved(list(at.stages), draws)
+            if stages is not None and draws.share() < _TWO_MOVES:
+                stages = self._moved(stages, draws)
+            if stages is None or not _in_order(stages, self.problem.num_atoms):
+                continue
+            worse = -log(draws.share()) * _HOTTEST * (1 - step / steps)
+            limit = int(at.time_ns * (1 + worse)) + 1
+            found = self.place(tuple(stages), limit)
+            if found is None or (found := self.judged(found)).time_ns >= limit:
+                continue
+            at = found
+            if at.time_ns < best_ns:
+                best_ns = at.time_ns
+                better.append(at)
+        return better
+
+    def judged(self, place: Place) -> Place:
+        """Returns a place with its simulated time, where that does not take long."""
+        m, pieces = self.problem.num_micro_batches, self.problem.pieces
+        if m * len(place.pieces) > _FEW_TASKS:
+            return place
+        stages, edges = [], []
+        for i, (piece, window) in enumerate(zip(place.pieces, self.chain(place).windows, strict=True)):
+            forward, time = int(pieces.forward_ns[piece]), int(pieces.time_ns[piece])
+            stages.append(SimStage(forward, time - forward, int(pieces.head_step_ns[piece]), window))
+            if i + 1 < len(place.pieces):
+                behind = int(pieces.head_class[place.pieces[i + 1]])
+                x, _, occupancy, _ = self._edges[int(pieces.tail_class[piece])][behind]
+                edges.append(SimEdge(x - occupancy, occupancy, occupancy))
+        simulated = iteration_ns(SimPipeline(tuple(stages), tuple(edges), m))
+        return replace(place, time_ns=max(place.time_ns, simulated))
+
+    def _moved(self, stages: list[Stage], draws: _Draws) -> list[Stage] | None:
+        """Changes a plan a little; what comes out need not be one."""
+        kind, i = draws.share(), draws.below(len(stages))
+        stage = stages[i]
+        if kind < 0.35:
+            return _cut_moved(stages, i, draws)
+        if kind < 0.45:
+            extra = draws.below(1 + self.problem.max_extra_in_flight)
+            stages[i] = Stage(stage.stop, stage.island, stage.gpus, extra)
+        elif kind < 0.65:
+            island = stage.island if kind < 0.55 else draws.below(len(self._sizes))
+            return self._resized(stages, i, island, draws)
+        elif kind < 0.8:
+            other = draws.below(len(stages))
+            behind = stages[other]
+            stages[i] = Stage(stage.stop, behind.island, behind.gpus, behind.extra)
+            stages[other] = Stage(behind.stop, stage.island, stage.gpus, stage.extra)
+        elif kind < 0.88:
+            return _elsewhere(stages, i, draws.below(len(stages)))
+        elif kind < 0.94:
+            start = stages[i - 1].stop if i else 0
+            if stage.stop - start < 2:
+                return None
+            cut = start + 1 + draws.below(stage.stop - start - 1)
+            stages.insert(i, Stage(cut, stage.island, stage.gpus, stage.extra))
+            island = stage.island if draws.share() < 0.5 else draws.below(len(self._sizes))
+            return self._resized(stages, i, island, draws)
+        elif i + 1 < len(stages):
+            behind = stages[i + 1]
+            kept = stage if draws.share() < 0.5 else behind
+            stages[i : i + 2] = [Stage(behind.stop, kept.island, kept.gpus, kept.extra)]
+        return stages
+
+    def _resized(self, stages: list[Stage], i: int, island: int, draws: _Draws) -> list[Stage] | None:
+        """Puts a stage on another portion of an island."""
+        sizes = self._sizes[island]
+        if not sizes:
+            return None
+        stages[i] = Stage(stages[i].stop, island, sizes[draws.below(len(sizes))], stages[i].extra)
+        return stages
+
+    def _edges_to(self, behind: _Option) -> list[tuple[int, int, int, int]]:
+        """``x``, ``X``, ``o`` and ``n`` of the edge to a stage, per class of the stage in front."""
+        return [row[behind.link_class] for row in self._edges]
+
+    def _options(self, start: int, stop: int, island: int, gpus: int) -> tuple[_Option, ...]:
+        """The options of a slice on a portion: the quickest first, the others for ever longer windows."""
+        key = (start, stop, island, gpus)
+        if key not in self._known:
+            code = self._codes(*(np.array(value) for value in key))
+            lo, hi = np.searchsorted(self._code, [code, code + 1]).tolist()
+            pieces, found, longest = self.problem.pieces, [], 0
+            for piece in self._order[lo:hi].tolist():
+                if pieces.max_in_flight[piece] > longest:
+                    longest = int(pieces.max_in_flight[piece])
+                    time, forward = int(pieces.time_ns[piece]), int(pieces.forward_ns[piece])
+                    step, link_class = int(pieces.head_step_ns[piece]), int(pieces.tail_class[piece])
+                    found.append(_Option(time, forward, step, longest, link_class, piece))
+            self._known[key] = tuple(found)
+        return self._known[key]
+
+    def _codes(self, start: IntArray, stop: IntArray, island: IntArray, gpus: IntArray) -> IntArray:
+        """Numbers slices on portions."""
+        codes: IntArray = start * (self.problem.num_atoms + 1) + stop
+        return (codes * len(self.problem.capacity) + island) * self._largest + gpus
+
+
+def _fitting(
+    options: tuple[_Option, ...],
+    window_behind: int,
+    extra: int,
+    m: int,
+    edges: list[tuple[int, int, int, int]] | None,
+) -> tuple[_Option, int, int] | None:
+    """The quickest option that has room, the extra warm-up behind it as far as it helps, and its window."""
+    while True:
+        window = window_behind + 1 + extra if edges is not None else 1
+        need = min(window, m)
+        option = next((option for option in options if option.longest >= need), None)
+        if edges is None:
+            return None if option is None else (option, 0, window)
+        if option is not None:
+            _, both, occupancy, _ = edges[option.link_class]
+            if not extra or option.time_ns + both > max(option.time_ns, occupancy) * extra:
+                return option, extra, window
+        if not extra:
+            return None
+        extra -= 1
+
+
+def _in_order(stages: list[Stage], num_atoms: int) -> bool:
+    """Whether the stages cover the model, each with an atom at least."""
+    stop = 0
+    for stage in stages:
+        if stage.stop <= stop:
+            return False
+        stop = stage.stop
+    return stop == num_atoms
+
+
+def _cut_moved(stages: list[Stage], i: int, draws: _Draws) -> list[Stage] | None:
+    """Moves the cut behind a stage by an atom or two, and now and then the next one along with it."""
+    if i + 1 >= len(stages):
+        return None
+    shift = 1 + draws.below(_LONGEST_SHIFT)
+    shift = shift if draws.share() < 0.5 else -shift
+    both = i + 2 < len(stages) and draws.share() < 0.5
+    for at in (i, i + 1) if both else (i,):
+        stage = stages[at]
+        stages[at] = Stage(stage.stop + shift, stage.island, stage.gpus, stage.extra)
+    return stages
+
+
+def _elsewhere(stages: list[Stage], i: int, to: int) -> list[Stage]:
+    """Moves a stage with its atoms to another place."""
+    start = 0
+    counts = []
+    for stage in stages:
+        counts.append((stage.stop - start, stage))
+        start = stage.stop
+    counts.insert(to, counts.pop(i))
+    moved, stop = [], 0
+    for count, stage in counts:
+        stop += count
+        moved.append(Stage(stop, stage.island, stage.gpus, stage.extra))
+    return moved
