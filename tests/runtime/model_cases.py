@@ -74,6 +74,7 @@ def plan_of(
     expert_tp: int = 1,
     sequence_parallel: bool = True,
     zigzag: bool = True,
+    exchange: str = "allgather",
     kernel: str = "unfused",
     modes: Sequence[Recompute] | None = None,
     granularity: str = "layer",
@@ -101,6 +102,7 @@ def plan_of(
         update={
             "sequence_parallel": sequence_parallel and tp > 1,
             "cp_layout": "zigzag" if zigzag else "contiguous",
+            "cp_exchange": exchange,
             "attention_kernel": kernel,
             "offload_activation_atoms": list(offload),
         }

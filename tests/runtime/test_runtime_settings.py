@@ -71,3 +71,8 @@ def test_what_cannot_be_run_is_refused() -> None:
             check_executable(edited(dense_plan(), changes))
         assert caught.value.where == where
     check_executable(mixed_plan())
+    section = dense_plan().pipelines[0]
+    stage = section.stages[0].model_copy(update={"cp_exchange": "ring", "cp": 2})
+    pipeline = section.model_copy(update={"stages": [stage, *section.stages[1:]]})
+    with pytest.raises(InputError, match="in a ring are not executable yet"):
+        check_executable(dense_plan().model_copy(update={"pipelines": [pipeline]}))

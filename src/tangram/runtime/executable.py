@@ -18,6 +18,13 @@ def check_executable(plan: PlanDocument) -> None:
         raise _refusal(f"{len(plan.pipelines)} pipelines are not executable yet", "pipelines")
     if job.precision is Precision.FP8:
         raise _refusal("fp8 is not executable yet", "job.precision", "legal: fp32, tf32, bf16 or fp16")
+    for stage in plan.stages:
+        if stage.cp_exchange == "ring" and max([stage.cp, *(run.cp for run in stage.layer_configs)]) > 1:
+            raise _refusal(
+                "keys and values that travel in a ring are not executable yet",
+                f"pipelines[0].stages[{stage.index}].cp_exchange",
+                "legal: allgather or a2a",
+            )
     if optimizer.moment_bytes != 8:
         raise _refusal(
             f"moments of {optimizer.moment_bytes} bytes are not executable yet",

@@ -2,7 +2,9 @@
 
 With cp, keys and values of all tokens are gathered first (one collective for both), and put into the order of
 the sequence. A rank's tokens are one or two runs of neighbours, and the queries of a run see the keys from
-its first query's window (or the start) to its own end: the mask is causal, aligned to the last key.
+its first query's window (or the start) to its own end: the mask is causal, aligned to the last key. Where the
+plan exchanges heads for tokens instead (Jacobs et al. 2023, DeepSpeed Ulysses, arXiv 2309.14509), a rank has
+all tokens of some heads in between.
 
 ``flash`` is PyTorch's fused attention, ``unfused`` stores scores. Dropout of scores works on stored scores
 only, whatever the kernel: fused kernels draw numbers that depend on the plan.
@@ -18,7 +20,7 @@ from torch.nn import functional
 
 from tangram.model.spec import AttentionSpec
 from tangram.profiler.attention import shares_keys
-from tangram.runtime.collectives import gather_along
+from tangram.runtime.collectives import all_to_all, gather_along
 from tangram.runtime.models.dropout import score_dropout
 from tangram.runtime.models.share import Context, Share
 
@@ -41,6 +43,8 @@ class AttentionCore:
 
     def __call__(self, query: Any, key: Any, value: Any, context: Context) -> Any:
         """Returns the values that queries see, ``(rows, heads, tokens, head_dim)`` as the queries."""
+        if self._share.swaps_heads:
+            return self._swapped(query, key, value, context)
         if self._order is not None:
             both = gather_along(torch.cat((key, value), dim=_HEADS), _TOKENS, self._share.groups.cp)
             order = torch.tensor(self._order, device=both.device)
@@ -52,6 +56,24 @@ class AttentionCore:
             for part, (start, _) in zip(query.split(lengths, dim=_TOKENS), runs, strict=True)
         ]
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=_TOKENS)
+
+    def _swapped(self, query: Any, key: Any, value: Any, context: Context) -> Any:
+        cp, heads = (
+            self._share.groups.cp,
+            [x.shape[_HEADS] // self._share.groups.cp.size for x in (query, key)],
+        )
+        assert self._order is not None
+        order = torch.tensor(self._order, device=query.device)
+        # One message holds the queries, keys and values of the heads that are the receiver's.
+        groups = [x.unflatten(_HEADS, (cp.size, -1)) for x in (query, key, value)]
+        sent = torch.cat(groups, dim=_HEADS + 1).movedim(_HEADS, 0)
+        came = all_to_all(sent.contiguous(), [1] * cp.size, [1] * cp.size, cp)
+        whole = came.movedim(0, _TOKENS).flatten(_TOKENS, _TOKENS + 1).index_select(_TOKENS, order)
+        query, key, value = whole.split([heads[0], heads[1], heads[1]], dim=_HEADS)
+        mixed = self._run(query, key, value, 0, context)
+        back = mixed.index_select(_TOKENS, torch.argsort(order)).unflatten(_TOKENS, (cp.size, -1))
+        came = all_to_all(back.movedim(_TOKENS, 0).contiguous(), [1] * cp.size, [1] * cp.size, cp)
+        return came.movedim(0, _HEADS).flatten(_HEADS, _HEADS + 1)
 
     def _run(self, query: Any, key: Any, value: Any, start: int, context: Context) -> Any:
         """Attention of neighbouring queries, the first of which is token ``start``."""
@@ -86,11 +108,19 @@ class AttentionCore:
         if self._share.hyper.attention_dropout:
             start, stop, first, _ = at
             num_heads = query.shape[_HEADS]
-            head = self._share.groups.tp.index * num_heads
+            head = self._first_head(num_heads)
             ranges = ((head, head + num_heads), (start, stop), (first, stop))
             heads, queries, keys = (torch.arange(*pair, device=query.device) for pair in ranges)
             shares = score_dropout(self._share, shares, context, (heads, queries, keys), self._place)
         return shares @ value
+
+    def _first_head(self, num_heads: int) -> int:
+        """The number of the first of the heads in hand."""
+        groups = self._share.groups
+        place = groups.tp.index
+        if self._share.swaps_heads:
+            place = place * groups.cp.size + groups.cp.index
+        return place * num_heads
 
 
 def causal_mask(device: Any, start: int, stop: int, first: int, window: int | None) -> Any:

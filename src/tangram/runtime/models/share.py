@@ -38,6 +38,7 @@ class Share:
         sequence_parallel: Whether hidden states are split over tp along the tokens.
         seq_len: Tokens of a sample.
         tokens: Those of each cp index, as they lie.
+        swaps_heads: Whether cp exchanges heads for tokens, instead of gathering keys and values.
         unfused: Whether scores are stored, as on GPUs without flash attention.
         vocab_rows: Rows of embedding and head, padded.
         dtype: Of weights and activations.
@@ -51,6 +52,7 @@ class Share:
     sequence_parallel: bool
     seq_len: int
     tokens: tuple[tuple[Interval, ...], ...]
+    swaps_heads: bool
     unfused: bool
     vocab_rows: int
     dtype: Any
@@ -124,6 +126,7 @@ def share_of(
         tokens=tuple(
             context_share(plan.job.seq_len, degrees.cp, index, zigzag=zigzag) for index in range(degrees.cp)
         ),
+        swaps_heads=stage.cp_exchange == "a2a" and degrees.cp > 1,
         unfused=stage.attention_kernel == "unfused",
         vocab_rows=plan.model.padded_vocab_size,
         dtype=dtype or _DTYPES[plan.job.precision],
