@@ -98,8 +98,24 @@ def test_lines_and_the_last_table() -> None:
     assert "MFU 40.0 %" in text
     assert "loss scale 1024  overflow: no update" in text
     assert text.count("backward") == 1  # the table, once
-    assert "20 ms (10 ms)" in text
-    assert "1.00 GiB (" in text
+    rows = [line.split() for line in text.splitlines()[3:]]
+    assert rows[0][:8] == ["0", "4x", "FAST-40GB", "0-2", "20", "ms", "40", "ms"]
+    assert rows[1][:5] == ["predicted", "10", "ms", "20", "ms"]
+    assert rows[0][-2:] == ["1.00", "GiB"]
+
+
+def test_a_terminal_shows_one_table_anew() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    with LiveTable(dense_plan(), 5, stream=stream) as shown:
+        shown.show(step_figures(1))
+        shown.show(step_figures(2))
+    text = stream.getvalue()
+    assert "step 1/5" in text
+    assert "\x1b[1A" in text[text.index("step 1/5") : text.index("step 2/5")]  # back up over the old one
 
 
 def test_predictions_are_not_of_cpus() -> None:

@@ -109,6 +109,8 @@ class RunWriter:
         path = Path(self._options.save_profile or "")
         save(path, records)
         _note(f"saved {count_of(len(records), 'record')} in {path}")
+        if not times:
+            _note("  nothing was timed: the first step does not count; give --steps 2 or more")
         for note in notes:
             _note(f"  left out: {note}")
 

@@ -86,32 +86,24 @@ class LiveTable:
         return "  ".join(words)
 
     def table(self, figures: StepFigures) -> Table:
-        """Returns the stages; in brackets what was predicted."""
+        """Returns the stages; below each of them what was predicted."""
         table = Table(box=None, pad_edge=False, header_style="dim")
-        for name, justify in (
-            ("stage", "right"),
-            ("GPUs", "left"),
-            ("layers", "left"),
-            ("forward", "right"),
-            ("backward", "right"),
-            ("step end", "right"),
-            ("busy", "right"),
-            ("memory", "right"),
-        ):
-            table.add_column(name, justify=justify)  # type: ignore[arg-type]
+        for name in ("stage", "GPUs", "layers", "forward", "backward", "step end", "busy", "memory"):
+            table.add_column(name, justify="left" if name in ("GPUs", "layers") else "right", no_wrap=True)
         for stage, own in zip(self._plan.stages, figures.stages, strict=True):
-            predicted = stage.predicted
+            first, stop = stage.layers
             table.add_row(
                 str(stage.index),
                 f"{len(stage.ranks)}x {stage.ranks[0].gpu}",
-                f"{stage.layers[0]}-{stage.layers[1] - 1}" if stage.layers[1] > stage.layers[0] else "-",
-                self._beside(format_duration(own.forward_s), format_duration(predicted.forward_s)),
-                self._beside(format_duration(own.backward_s), format_duration(predicted.backward_s)),
-                self._beside(format_duration(own.step_s), format_duration(predicted.step_s)),
+                f"{first}-{stop - 1}" if stop > first else "-",
+                *(format_duration(seconds) for seconds in (own.forward_s, own.backward_s, own.step_s)),
                 f"{100 * own.busy_frac:.0f} %",
-                self._beside(format_bytes(own.memory_bytes), format_bytes(predicted_memory_bytes(stage))),
+                format_bytes(own.memory_bytes),
             )
+            if not self._on_cpu:
+                predicted = stage.predicted
+                seconds = (predicted.forward_s, predicted.backward_s, predicted.step_s)
+                times = [format_duration(one) for one in seconds]
+                memory = format_bytes(predicted_memory_bytes(stage))
+                table.add_row("", "predicted", "", *times, "", memory, style="dim")
         return table
-
-    def _beside(self, measured: str, predicted: str) -> str:
-        return measured if self._on_cpu else f"{measured} ({predicted})"
