@@ -63,7 +63,7 @@ FAULTS = (
     RuntimeFault(
         "a backward takes the newest micro-batch",
         "pipeline:Pipeline._backward",
-        "self._held.pop(k)",
+        "self._held.pop((action.chunk, k))",
         "self._held.pop(max(self._held))",
         "tensor, data",
     ),

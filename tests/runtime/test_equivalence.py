@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from equivalence import assert_equal_to_one_process
 from ranks import RankPool
+from reference import SETTINGS
 from run_plans import Stage, plan_of
 
 from tangram.job import Recompute
@@ -110,6 +112,28 @@ PLANS: dict[str, PlanDocument] = {
 }
 
 
+INTERLEAVED: dict[str, tuple[int, PlanDocument]] = {
+    "two stages": (2, plan_of([Stage(2, dp=2, zero=1), Stage(2, tp=2)], tied=True, num_micro_batches=4)),
+    "micro-batches that the stages do not divide": (
+        2,
+        plan_of(
+            [Stage(2), Stage(2, dp=2, zero=3), Stage(2, tp=2, zero=0)], num_micro_batches=5, micro_batch=2
+        ),
+    ),
+    "three chunks, experts, all kinds of recomputation": (
+        3,
+        plan_of(
+            [
+                Stage(2, dp=2, ep=2, zero=2, recompute=(NONE, FULL, SELECTIVE), kept_on_host=(1,)),
+                Stage(3, cp=2, recompute=(NONE, SELECTIVE, FULL, NONE)),
+            ],
+            family="mixtral",
+            num_micro_batches=2,
+            micro_batch=6,
+        ),
+    ),
+    "uneven chunks": (2, plan_of([Stage(2, tp=2), Stage(1, dp=2)], family="gpt2", tied=True)),
+}
 QUICK = (
     "tp2, dp2 zero3, 1; tied",
     "dp3 (2,1,1), dp2 (3,1)",
@@ -125,3 +149,13 @@ QUICK = (
 )
 def test_equivalence(name: str, ranks: RankPool) -> None:
     assert_equal_to_one_process(ranks, PLANS[name])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name == "two stages" else pytest.param(name, marks=pytest.mark.slow) for name in INTERLEAVED],
+)
+def test_equivalence_interleaved(name: str, ranks: RankPool) -> None:
+    """Every stage has several chunks of the model, and the last one sends to the first."""
+    chunks, plan = INTERLEAVED[name]
+    assert_equal_to_one_process(ranks, plan, replace(SETTINGS, virtual_stages=chunks))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tangram.runtime.schedule import Action, Work, execute, one_forward_one_backward
+from tangram.runtime.schedule import Action, Work, execute, interleaved, locks_up, one_forward_one_backward
 
 
 @given(st.integers(1, 9), st.integers(1, 12))
@@ -27,23 +27,39 @@ def test_a_stage_holds_its_window_and_no_more(window: int, count: int) -> None:
 
 @given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.integers(1, 8))
 def test_stages_with_falling_windows_never_wait_in_a_circle(steps: list[int], count: int) -> None:
-    """Executes all stages, each action once what it needs is there."""
     windows = list(accumulate(reversed(steps)))[::-1]
-    orders = [list(one_forward_one_backward(window, count)) for window in windows]
-    done: set[tuple[int, Action]] = set()
-    while any(orders):
-        progress = False
-        for stage, order in enumerate(orders):
-            while order and ready(stage, order[0], len(orders), done):
-                done.add((stage, order.pop(0)))
-                progress = True
-        assert progress, f"windows {windows} lock up"
+    assert not locks_up([one_forward_one_backward(window, count) for window in windows], 1)
 
 
-def ready(stage: int, action: Action, num_stages: int, done: set[tuple[int, Action]]) -> bool:
-    if action.work is Work.FORWARD:
-        return stage == 0 or (stage - 1, action) in done
-    return stage == num_stages - 1 or (stage + 1, action) in done
+def test_rising_windows_lock_up() -> None:
+    """The stage behind waits for a second micro-batch before it gives the first one back."""
+    assert locks_up([one_forward_one_backward(window, 3) for window in (1, 2)], 1)
+
+
+@given(st.integers(2, 5), st.integers(2, 4), st.integers(1, 13))
+def test_interleaved_orders_are_whole_and_end(stages: int, chunks: int, count: int) -> None:
+    orders = interleaved(stages, chunks, count)
+    assert not locks_up(orders, chunks)
+    due = {Action(work, k, chunk) for work in Work for k in range(count) for chunk in range(chunks)}
+    for order in orders:
+        assert len(order) == len(due)
+        assert set(order) == due
+    # Messages of a direction are taken in the order in which they are sent, also from last to first stage.
+    for work in Work:
+        sent = [(a.micro_batch, a.chunk) for a in orders[0] if a.work is work]
+        for order in orders:
+            assert [(a.micro_batch, a.chunk) for a in order if a.work is work] == sent
+        wrapped = [(k, chunk + 1) for k, chunk in sent if chunk < chunks - 1]
+        assert wrapped == [(k, chunk) for k, chunk in sent if chunk > 0]
+
+
+def test_interleaved_orders_are_those_of_the_paper() -> None:
+    """Where the stages divide the micro-batches, nobody begins with more forwards than in the paper."""
+    for stages, chunks, groups in ((2, 2, 2), (4, 2, 2), (4, 3, 3), (3, 2, 1)):
+        for stage, order in enumerate(interleaved(stages, chunks, stages * groups)):
+            first = next(place for place, action in enumerate(order) if action.work is Work.BACKWARD)
+            ahead = 2 * (stages - 1 - stage) + (chunks - 1) * stages
+            assert first == min(ahead + 1, stages * groups * chunks)
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3])
@@ -52,8 +68,8 @@ def test_receives_are_posted_in_order_and_ahead(ahead: int) -> None:
     order = one_forward_one_backward(3, 5)
     execute(
         order,
-        {work: lambda k, w=work: told.append(f"{w} {k}") for work in Work},
-        {work: lambda k, w=work: told.append(f"post {w} {k}") for work in Work},
+        {work: lambda a: told.append(f"{a.work} {a.micro_batch}") for work in Work},
+        {work: lambda a: told.append(f"post {a.work} {a.micro_batch}") for work in Work},
         ahead=ahead,
     )
     assert [line for line in told if "post" not in line] == [f"{a.work} {a.micro_batch}" for a in order]

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from tangram.job import Precision
 from tangram.plan.schema import PlanDocument
 from tangram.runtime.boundary import Interval
+from tangram.runtime.chunks import chunk_sections
 from tangram.runtime.clip import NormCounter, clip_factor
 from tangram.runtime.executable import check_executable
 from tangram.runtime.groups import GroupMaker
@@ -35,6 +36,7 @@ from tangram.runtime.optimizer import Optimizer
 from tangram.runtime.pipeline import Pipeline, meet_neighbours
 from tangram.runtime.runs import all_rows, stage_runs
 from tangram.runtime.scaling import LossScaler
+from tangram.runtime.schedule import interleaved, one_forward_one_backward
 from tangram.runtime.settings import TrainSettings, learning_rate
 from tangram.runtime.sharding import Sharding
 from tangram.runtime.tied import TiedWeight
@@ -77,7 +79,7 @@ class Engine:
     Attributes:
         stage: The stage of this rank.
         runs: Its runs of atoms with the same degrees.
-        module: The stage module.
+        module: All atoms of the stage, those of several chunks too.
         rows: Rows of a micro-batch of which this rank needs anything.
         steps: Steps done, skipped ones too.
 
@@ -105,7 +107,9 @@ class Engine:
         self._world = maker.make(range(plan.num_gpus))
         tied_groups = [(tied, maker.make(tied.ranks)) for tied in plan.tied_weight_groups]
         self.rows: Interval = all_rows(self.runs)
-        self.module: StageModule = build(plan, self.stage, self.runs, seed=settings.seed)
+        self._chunks = self._build(build)
+        units = {atom: unit for chunk in self._chunks for atom, unit in chunk.units.items()}
+        self.module = self._chunks[0] if len(self._chunks) == 1 else StageModule(units)
         tied_name = self._tied_name()
         self._sharding = self._make_sharding(tied_name)
         self._optimizer = Optimizer(self._sharding.buckets, settings, offload=self.stage.offload_optimizer)
@@ -224,6 +228,15 @@ class Engine:
         self._optimizer.load_state_dict(state["optimizer"])
         self._sharding.spread()
 
+    def _build(self, build: Callable[..., Any]) -> list[StageModule]:
+        """The stage module, or those of its chunks, on the meta device."""
+        plan, seed = self._plan, self._settings.seed
+        sections = chunk_sections(plan, self._settings.virtual_stages)[self.stage.index]
+        if len(sections) == 1:
+            return [build(plan, self.stage, self.runs, seed=seed)]
+        (run,) = self.runs
+        return [build(plan, part, [replace(run, atoms=range(*part.atoms))], seed=seed) for part in sections]
+
     def _tied_name(self) -> str | None:
         """The matrix that embedding and head share, on a stage that has it: the first with its rows."""
         if not self._plan.model.tied_embeddings:
@@ -249,17 +262,26 @@ class Engine:
         for atom, unit in self.module.units.items():
             unit.materialise(self._device)
             own = [p for p in self.module.local_parameters() if p.atom == atom]
-            sharding.add(atom, unit, own, run_of[atom].groups, run_of[atom].degrees.zero)
+            run = run_of.get(atom, self.runs[0])  # a stage of several chunks has one run, and other atoms
+            sharding.add(atom, unit, own, run.groups, run.degrees.zero)
         return sharding
 
     def _make_pipeline(self, rank: int) -> Pipeline:
-        schedule = self._plan.pipelines[0].schedule
+        pipeline, index = self._plan.pipelines[0], self.stage.index
+        num_stages, num_chunks = len(pipeline.stages), len(self._chunks)
         dtype = compute_dtype(self._plan.job.precision)
+        if num_chunks > 1:
+            order = interleaved(num_stages, num_chunks, pipeline.num_micro_batches)[index]
+        else:
+            order = one_forward_one_backward(pipeline.schedule.in_flight[index], pipeline.num_micro_batches)
+        ring = num_chunks > 1
         return Pipeline(
-            self.module,
-            meet_neighbours(self._plan, self.stage.index, rank, dtype, self._device),
-            schedule.in_flight[self.stage.index],
-            overlap=schedule.overlap_p2p,
+            self._chunks,
+            meet_neighbours(self._plan, index, rank, dtype, self._device, in_a_ring=ring),
+            order,
+            is_first=index == 0,
+            is_last=index == num_stages - 1,
+            overlap=pipeline.schedule.overlap_p2p,
             hooks=self._hooks,
             after_backward=self._sharding.end_backward,
         )

@@ -18,13 +18,16 @@ import torch.distributed as dist
 from tangram.plan.schema import PlanDocument
 from tangram.runtime.hooks import StepHooks, TaskKind
 from tangram.runtime.runs import run_layouts
-from tangram.runtime.schedule import Work, execute, one_forward_one_backward
+from tangram.runtime.schedule import Action, Work, execute
 from tangram.runtime.transfers import Receiver, Sender, open_links, route
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbours:
-    """What comes in and goes out; None at the ends of the pipeline."""
+    """What comes in and goes out; None at the ends of the pipeline.
+
+    With several chunks per stage there are no ends: the last stage is followed by the first one.
+    """
 
     activations_in: Receiver | None
     activations_out: Sender | None
@@ -32,7 +35,9 @@ class Neighbours:
     gradients_out: Sender | None
 
 
-def meet_neighbours(plan: PlanDocument, index: int, rank: int, dtype: Any, device: Any) -> Neighbours:
+def meet_neighbours(
+    plan: PlanDocument, index: int, rank: int, dtype: Any, device: Any, *, in_a_ring: bool = False
+) -> Neighbours:
     """Makes the groups of all cuts, and opens the links of this rank. All ranks of the plan call it together.
 
     Args:
@@ -41,15 +46,17 @@ def meet_neighbours(plan: PlanDocument, index: int, rank: int, dtype: Any, devic
         rank: This rank.
         dtype: Of activations and their gradients.
         device: Where they lie.
+        in_a_ring: Whether the last stage sends to the first one.
     """
     layouts = [run_layouts(plan, stage) for stage in plan.stages]
     width = plan.model.hidden_size
     found: dict[str, Any] = dict.fromkeys(Neighbours.__dataclass_fields__)
-    for cut in range(len(layouts) - 1):
-        above, below = layouts[cut][-1], layouts[cut + 1][0]
+    for cut in range(len(layouts) - (not in_a_ring)):
+        behind = (cut + 1) % len(layouts)
+        above, below = layouts[cut][-1], layouts[behind][0]
         # A group for each direction, so that what is posted in advance never stands in the way.
         forward, backward = (dist.new_group(sorted({*above.ranks, *below.ranks})) for _ in range(2))
-        if index not in (cut, cut + 1):
+        if index not in (cut, behind):
             continue
         open_links(above, below, rank, forward, device)
         open_links(below, above, rank, backward, device)
@@ -68,30 +75,35 @@ class Pipeline:
     """Runs the micro-batches of a step through one stage.
 
     Args:
-        module: The stage module, called with a micro-batch and the hidden state.
+        chunks: The stage module, or its chunks; called with a micro-batch and the hidden state.
         neighbours: Of this rank.
-        window: Micro-batches that the stage may hold.
+        order: What the stage does, action by action.
+        is_first, is_last: Whether the stage has the model's first atoms, and its last ones.
         overlap: Whether receives are posted ahead.
-        hooks: Who looks on.
+        hooks: Who looks on; they get micro-batches of further chunks with higher numbers.
         after_backward: Called after the backward of each micro-batch, inside of its task.
     """
 
     def __init__(
         self,
-        module: Any,
+        chunks: Sequence[Any],
         neighbours: Neighbours,
-        window: int,
+        order: Sequence[Action],
         *,
+        is_first: bool,
+        is_last: bool,
         overlap: bool,
         hooks: StepHooks,
         after_backward: Any,
     ) -> None:
-        self._module = module
+        self._chunks = chunks
         self._at = neighbours
-        self._window, self._overlap = window, overlap
+        self._order, self._overlap = order, overlap
+        self._start = 0 if is_first else None  # the chunk that gets nothing from a stage before
+        self._end = len(chunks) - 1 if is_last else None
         self._hooks = hooks
         self._after_backward = after_backward
-        self._held: dict[int, tuple[Any, Any]] = {}
+        self._held: dict[tuple[int, int], tuple[Any, Any]] = {}
         self._batches: Sequence[Any] = ()
         self._seed = 1.0
         self._loss: Any = None
@@ -108,7 +120,7 @@ class Pipeline:
         """
         self._batches, self._seed, self._loss = batches, seed, None
         execute(
-            one_forward_one_backward(self._window, len(batches)),
+            self._order,
             {Work.FORWARD: self._forward, Work.BACKWARD: self._backward},
             {Work.FORWARD: self._post_activation, Work.BACKWARD: self._post_gradient},
             ahead=1 if self._overlap else 0,
@@ -119,43 +131,48 @@ class Pipeline:
                 sender.finish()
         return self._loss
 
-    def _post_activation(self, _micro_batch: int) -> None:
-        if self._at.activations_in is not None:
+    def _post_activation(self, action: Action) -> None:
+        if self._at.activations_in is not None and action.chunk != self._start:
             self._at.activations_in.post()
 
-    def _post_gradient(self, _micro_batch: int) -> None:
-        if self._at.gradients_in is not None:
+    def _post_gradient(self, action: Action) -> None:
+        if self._at.gradients_in is not None and action.chunk != self._end:
             self._at.gradients_in.post()
 
-    def _forward(self, k: int) -> None:
+    def _forward(self, action: Action) -> None:
+        k, number = action.micro_batch, self._number(action)
         hidden = None
-        if self._at.activations_in is not None:
+        if self._at.activations_in is not None and action.chunk != self._start:
             hidden = self._at.activations_in.take().requires_grad_()
-            self._hooks.received(TaskKind.SEND_FORWARD, k)
-        self._hooks.begin(TaskKind.FORWARD, k)
-        output = self._module(self._batches[k], hidden)
-        self._hooks.end(TaskKind.FORWARD, k)
-        self._held[k] = hidden, output
+            self._hooks.received(TaskKind.SEND_FORWARD, number)
+        self._hooks.begin(TaskKind.FORWARD, number)
+        output = self._chunks[action.chunk](self._batches[k], hidden)
+        self._hooks.end(TaskKind.FORWARD, number)
+        self._held[action.chunk, k] = hidden, output
         sender = self._at.activations_out
-        if sender is None:
+        if action.chunk == self._end:
             loss = output.detach().double()
             self._loss = loss if self._loss is None else self._loss + loss
-        else:
+        elif sender is not None:
             sent = output.detach()
-            self._hooks.send(TaskKind.SEND_FORWARD, k, lambda: sender.send(sent))
+            self._hooks.send(TaskKind.SEND_FORWARD, number, lambda: sender.send(sent))
 
-    def _backward(self, k: int) -> None:
-        hidden, output = self._held.pop(k)
-        if self._at.gradients_in is None:
+    def _backward(self, action: Action) -> None:
+        k, number = action.micro_batch, self._number(action)
+        hidden, output = self._held.pop((action.chunk, k))
+        if self._at.gradients_in is None or action.chunk == self._end:
             gradient = torch.full_like(output, self._seed)
         else:
             gradient = self._at.gradients_in.take()
-            self._hooks.received(TaskKind.SEND_BACKWARD, k)
-        self._hooks.begin(TaskKind.BACKWARD, k)
+            self._hooks.received(TaskKind.SEND_BACKWARD, number)
+        self._hooks.begin(TaskKind.BACKWARD, number)
         torch.autograd.backward(output, gradient)
         self._after_backward()
-        self._hooks.end(TaskKind.BACKWARD, k)
+        self._hooks.end(TaskKind.BACKWARD, number)
         sender = self._at.gradients_out
-        if sender is not None:
+        if sender is not None and hidden is not None:
             sent = hidden.grad
-            self._hooks.send(TaskKind.SEND_BACKWARD, k, lambda: sender.send(sent))
+            self._hooks.send(TaskKind.SEND_BACKWARD, number, lambda: sender.send(sent))
+
+    def _number(self, action: Action) -> int:
+        return action.chunk * len(self._batches) + action.micro_batch

@@ -33,6 +33,7 @@ class TrainSettings:
         initial_loss_scale: First loss scale with fp16.
         loss_scale_window: Steps without overflow after which the loss scale is doubled.
         seed: Of initial weights and dropout.
+        virtual_stages: Chunks of the model per stage, run as interleaved 1F1B; 1 is the plan's own schedule.
     """
 
     learning_rate: float = 3e-4
@@ -48,9 +49,17 @@ class TrainSettings:
     initial_loss_scale: float = 65536.0
     loss_scale_window: int = 1000
     seed: int = 0
+    virtual_stages: int = 1
 
     def __post_init__(self) -> None:
-        positive = ("learning_rate", "eps", "total_steps", "initial_loss_scale", "loss_scale_window")
+        positive = (
+            "learning_rate",
+            "eps",
+            "total_steps",
+            "initial_loss_scale",
+            "loss_scale_window",
+            "virtual_stages",
+        )
         for name in positive:
             if not getattr(self, name) > 0:
                 raise InputError(f"{name} is {getattr(self, name)}; it must be above 0", where=_option(name))
