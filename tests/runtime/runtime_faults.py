@@ -41,8 +41,8 @@ FAULTS = (
     RuntimeFault(
         "a stage leaves out its second atom",
         "models.stage:StageModule.forward",
-        "x = unit(x, context)",
-        "x = x if unit is list(self._units.values())[1] and len(self._units) > 2 else unit(x, context)",
+        "for atom in section.atoms:",
+        "for atom in section.atoms[:1] + section.atoms[2:]:",
         "tensor, data",
     ),
     # A swapped slice at a cut.
@@ -78,8 +78,8 @@ FAULTS = (
     RuntimeFault(
         "labels that do not count are counted",
         "engine:Engine._agree",
-        "(batch.labels != IGNORED).sum()",
-        "batch.labels.numel()",
+        "(self.module.counted_labels(batch) != IGNORED).sum()",
+        "self.module.counted_labels(batch).numel()",
         "tensor, data",
     ),
     RuntimeFault(
@@ -122,8 +122,8 @@ FAULTS = (
     RuntimeFault(
         "all cp ranks work on the same tokens",
         "engine:Engine.micro_batch",
-        "self.groups.cp.index",
-        "0",
+        "self.runs[0].context_tokens",
+        "[(0, len(tokens) // self.stage.cp)]",
         "context, data",
     ),
     # Copies that go apart.
@@ -137,8 +137,8 @@ FAULTS = (
     RuntimeFault(
         "experts are summed over ranks that hold others",
         "sharding:Sharding._bucket",
-        "self._groups.expert_replicas if of_experts else self._groups.replicas",
-        "self._groups.replicas",
+        "groups.expert_replicas if of_experts else groups.replicas",
+        "groups.replicas",
         "experts",
     ),
 )
