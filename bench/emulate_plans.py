@@ -17,6 +17,8 @@ from tangram.runtime.watch.layers import layer_records
 
 SAMPLES = (1, 2, 4, 8, 12)
 """Rows on a rank with which every kind of GPU is profiled."""
+MICRO_BATCHES = 2
+"""Of a step that is profiled."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ def profile(world: World, ranks: Ranks, known: dict[str, list[LayerTime]]) -> li
         alone = replace(world.without(others), num_layers=2)
         records: list[LayerTime] = []
         for samples in (size for size in SAMPLES if size <= world.global_batch):
-            job = replace(alone.job(samples), global_batch=samples)
+            job = replace(alone, global_batch=samples * MICRO_BATCHES).job(samples)
             stage = DictatedStage((host.name,), None, 1, alone.num_layers)
             plan = estimate(alone.model(), alone.cluster(), job, [stage])
             ran = ranks.run(plan, alone, 3)

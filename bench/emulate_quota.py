@@ -33,7 +33,7 @@ def why_not() -> str | None:
 
 def heavier(world: World) -> World:
     """The same cluster for passes that take many periods of real work."""
-    return replace(world, hidden=160, seq_len=64, num_layers=6, global_batch=12)
+    return replace(world, hidden=192, seq_len=96, num_layers=6, global_batch=12)
 
 
 class Quotas:

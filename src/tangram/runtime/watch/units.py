@@ -46,7 +46,7 @@ class UnitTimes:
     """One atom over many micro-batches.
 
     Attributes:
-        forward_s, backward_s: Medians.
+        forward_s, backward_s: Medians, or another kind of average.
         count: Micro-batches.
     """
 
@@ -122,14 +122,19 @@ class UnitClock(StepHooks):
         """Forgets what was timed so far: first steps are slower than others."""
         self._seconds.clear()
 
-    def times(self) -> dict[int, UnitTimes]:
-        """Returns the times of every atom that ran both passes."""
+    def times(self, average: Callable[[list[float]], float] = median) -> dict[int, UnitTimes]:
+        """Returns the times of every atom that ran both passes.
+
+        Args:
+            average: Of many passes: the median leaves out disturbances, the mean counts them.
+        """
         found = {}
         for atom in self._atoms:
             forward = self._seconds.get((atom, TaskKind.FORWARD), [])
             backward = self._seconds.get((atom, TaskKind.BACKWARD), [])
             if forward and backward:
-                found[atom] = UnitTimes(median(forward), median(backward), min(len(forward), len(backward)))
+                count = min(len(forward), len(backward))
+                found[atom] = UnitTimes(average(forward), average(backward), count)
         return found
 
     def _attach(self, atom: int, unit: Any) -> None:
