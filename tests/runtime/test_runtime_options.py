@@ -120,8 +120,20 @@ def test_checkpoints_want_their_library(monkeypatch: pytest.MonkeyPatch) -> None
     from tangram.profiler import torch_extra
 
     monkeypatch.setattr(torch_extra, "find_spec", lambda name: None)
-    check_checkpoints(RunOptions())
+    check_checkpoints(dense_plan(), RunOptions())
     with pytest.raises(InputError, match="safetensors is not installed") as caught:
-        check_checkpoints(RunOptions(save="out"))
+        check_checkpoints(dense_plan(), RunOptions(save="out"))
     assert caught.value.where == "--save"
     assert "train" in str(caught.value.hint)
+
+
+def test_models_without_a_configuration_are_not_saved() -> None:
+    pytest.importorskip("safetensors", reason="safetensors is not installed (extra train)")
+    check_checkpoints(dense_plan(), RunOptions(save="out"))
+    kinds = dense_plan().model.layer_kinds
+    attention = kinds[0].attention.model_copy(update={"num_heads": 8})
+    mixed = [*kinds, kinds[0].model_copy(update={"attention": attention})]
+    plan = with_model(layer_kinds=mixed, layers=[0, 1, 0, 1])
+    check_checkpoints(plan, RunOptions())
+    with pytest.raises(InputError, match=r"no config\.json of model_type llama describes this model"):
+        check_checkpoints(plan, RunOptions(save="out"))

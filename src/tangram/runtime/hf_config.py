@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from tangram.errors import InputError
 from tangram.job import Precision
+from tangram.model.hf import CONFIG_NAME, parse_hf_config
+from tangram.model.serial import fingerprint
 from tangram.model.spec import FeedForwardSpec, ModelSpec, MoeSpec
 from tangram.plan.schema import PlanDocument
 
@@ -19,6 +22,29 @@ _CLASSES = {
     "qwen3_moe": "Qwen3MoeForCausalLM",
 }
 _DTYPES = {Precision.BF16: "bfloat16", Precision.FP16: "float16"}
+
+
+def check_saveable(plan: PlanDocument) -> None:
+    """Makes sure that a model can be written: that its family's configuration says all that it is.
+
+    Models in Tangram's own form may mix what no configuration can tell (other heads in each layer); they can
+    be trained, but nobody could read them.
+
+    Raises:
+        InputError: It cannot.
+    """
+    model = plan.model.to_spec()
+    try:
+        again = parse_hf_config(config_of(plan), name=model.name, where=CONFIG_NAME)
+        same = fingerprint(again) == fingerprint(model)
+    except InputError:
+        same = False
+    if not same:
+        raise InputError(
+            f"no {CONFIG_NAME} of model_type {model.family} describes this model",
+            where=model.name,
+            hint="run without --save",
+        )
 
 
 def config_of(plan: PlanDocument) -> dict[str, Any]:

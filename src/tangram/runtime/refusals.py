@@ -11,6 +11,7 @@ from tangram.plan.schema import PlanDocument
 from tangram.profiler.torch_extra import require_safetensors
 from tangram.run_options import RunOptions
 from tangram.runtime.executable import check_executable
+from tangram.runtime.hf_config import check_saveable
 from tangram.runtime.models.hyperparameters import parse_hyperparameters
 from tangram.runtime.models.names import names_of
 
@@ -54,15 +55,21 @@ def check_runnable(plan: PlanDocument, where: str) -> None:
         raise _placed(error, where) from None
 
 
-def check_checkpoints(options: RunOptions) -> None:
+def check_checkpoints(plan: PlanDocument, options: RunOptions) -> None:
     """Makes sure that weights can be read and written, before hours of training.
 
+    Args:
+        plan: A plan that can be run.
+        options: Say whether they are to be.
+
     Raises:
-        InputError: They are to be, and the library is missing.
+        InputError: The library is missing, or the model has no configuration.
     """
     for flag, folder in (("--init", options.init), ("--save", options.save)):
         if folder is not None:
             require_safetensors(flag)
+    if options.save is not None:
+        check_saveable(plan)
 
 
 def _placed(error: InputError, where: str) -> InputError:

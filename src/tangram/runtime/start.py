@@ -47,7 +47,7 @@ def start(plan_file: Path, plan: PlanDocument, options: RunOptions) -> int:
     if is_started_by_torchrun(os.environ):  # torchrun --no-python tangram run ...
         return work(str(plan_file), plan, options)
     check_runnable(plan, str(plan_file))
-    check_checkpoints(options)
+    check_checkpoints(plan, options)
     shares = host_shares(plan)
     if options.cpu:
         share = joined_shares(shares)

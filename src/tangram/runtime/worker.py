@@ -62,7 +62,7 @@ def work(
     """
     hold_on(environ)
     check_runnable(plan, plan_file)
-    check_checkpoints(options)
+    check_checkpoints(plan, options)
     place = this_place(plan, environ, one_machine=options.cpu)
     index, gpu = _device(plan, options, place)
     feed = open_feed(plan, options)
