@@ -48,6 +48,12 @@ def _texts() -> Iterator[tuple[str, OptionText]]:
     yield of("weight_decay", "X", float, "Of matrices and tables (default: 0.1).")
     yield of("max_grad_norm", "X", float, "Norm to which gradients are cut; 0 leaves them (default: 1).")
     yield of("seed", "N", int, "Of initial weights, dropout and the order of samples (default: 0).")
+    yield of(
+        "virtual_stages",
+        "N",
+        int,
+        "Chunks of layers per stage, run interleaved (default: 1, as the plan says).",
+    )
     yield of("cpu", None, bool, "Run on CPUs through gloo, whatever GPUs the plan names.")
     yield of("any_gpu", None, bool, "Take the GPUs that are there, in order, even if the plan names others.")
     yield of("init", "FOLDER", str, "Start from weights in Hugging Face's form (safetensors).")
@@ -79,6 +85,7 @@ class RunOptions:
         learning_rate, min_learning_rate, warmup_steps, decay: The learning rate over the steps.
         weight_decay, max_grad_norm: Of the optimizer.
         seed: Of initial weights, dropout and the order of samples.
+        virtual_stages: Chunks of layers per stage; above 1 it is no longer the plan's schedule.
         cpu: Whether to run on CPUs.
         any_gpu: Whether other GPUs than the plan's will do.
         init, save: Folders of weights.
@@ -98,6 +105,7 @@ class RunOptions:
     weight_decay: float = 0.1
     max_grad_norm: float = 1.0
     seed: int = 0
+    virtual_stages: int = 1
     cpu: bool = False
     any_gpu: bool = False
     init: str | None = None
@@ -110,7 +118,13 @@ class RunOptions:
     quiet: bool = False
 
     def __post_init__(self) -> None:
-        for name, low in (("steps", 1), ("trace_step", 1), ("warmup_steps", 0), ("seed", 0)):
+        for name, low in (
+            ("steps", 1),
+            ("trace_step", 1),
+            ("virtual_stages", 1),
+            ("warmup_steps", 0),
+            ("seed", 0),
+        ):
             value = getattr(self, name)
             if value is not None and value < low:
                 raise InputError(f"{value} is out of range", where=_flag(name), hint=f"legal: {low} or more")
@@ -118,6 +132,13 @@ class RunOptions:
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise InputError(f"{value} is out of range", where=_flag(name), hint="legal: 0 or more")
+        for name in ("trace", "save_profile"):
+            if self.virtual_stages > 1 and getattr(self, name) is not None:
+                raise InputError(
+                    f"{_flag(name)} shows the plan's own schedule and stages",
+                    where=_flag("virtual_stages"),
+                    hint="leave one of them out",
+                )
         if self.cpu and self.any_gpu:
             raise InputError("--cpu takes no GPU", where="--any-gpu", hint="leave one of them out")
 

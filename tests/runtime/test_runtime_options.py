@@ -16,7 +16,7 @@ from tangram.model import serial
 from tangram.plan.schema import PlanDocument
 from tangram.run_options import OPTION_TEXTS, RunOptions
 from tangram.runtime.options import parse_arguments
-from tangram.runtime.refusals import check_checkpoints, check_runnable
+from tangram.runtime.refusals import check_options, check_runnable
 
 PATHS = st.text(st.characters(codec="ascii", exclude_categories=["C"]), min_size=1).filter(
     lambda text: not text.startswith("-")
@@ -59,6 +59,9 @@ def test_the_command_line_has_the_same_options() -> None:
         {"learning_rate": float("nan")},
         {"weight_decay": -0.1},
         {"cpu": True, "any_gpu": True},
+        {"virtual_stages": 0},
+        {"virtual_stages": 2, "trace": "trace.json"},
+        {"virtual_stages": 2, "save_profile": "store.sqlite"},
     ],
 )
 def test_out_of_range(change: dict[str, object]) -> None:
@@ -120,20 +123,26 @@ def test_checkpoints_want_their_library(monkeypatch: pytest.MonkeyPatch) -> None
     from tangram.profiler import torch_extra
 
     monkeypatch.setattr(torch_extra, "find_spec", lambda name: None)
-    check_checkpoints(dense_plan(), RunOptions())
+    check_options(dense_plan(), RunOptions())
     with pytest.raises(InputError, match="safetensors is not installed") as caught:
-        check_checkpoints(dense_plan(), RunOptions(save="out"))
+        check_options(dense_plan(), RunOptions(save="out"))
     assert caught.value.where == "--save"
     assert "train" in str(caught.value.hint)
 
 
 def test_models_without_a_configuration_are_not_saved() -> None:
     pytest.importorskip("safetensors", reason="safetensors is not installed (extra train)")
-    check_checkpoints(dense_plan(), RunOptions(save="out"))
+    check_options(dense_plan(), RunOptions(save="out"))
     kinds = dense_plan().model.layer_kinds
     attention = kinds[0].attention.model_copy(update={"num_heads": 8})
     mixed = [*kinds, kinds[0].model_copy(update={"attention": attention})]
     plan = with_model(layer_kinds=mixed, layers=[0, 1, 0, 1])
-    check_checkpoints(plan, RunOptions())
+    check_options(plan, RunOptions())
     with pytest.raises(InputError, match=r"no config\.json of model_type llama describes this model"):
-        check_checkpoints(plan, RunOptions(save="out"))
+        check_options(plan, RunOptions(save="out"))
+
+
+def test_chunks_that_stages_do_not_have() -> None:
+    with pytest.raises(InputError, match="too few for 3 chunks") as caught:
+        check_options(dense_plan(), RunOptions(virtual_stages=3))
+    assert caught.value.where == "--virtual-stages"

@@ -85,6 +85,18 @@ def test_the_curve_does_not_depend_on_the_plan(ranks: RankPool, tmp_path: Path) 
     assert curves[0][0] == pytest.approx(5.55, abs=0.3)  # log 257: nothing is known yet
 
 
+def test_interleaved_chunks_train_the_same(ranks: RankPool, tmp_path: Path) -> None:
+    """And each stage's time of a micro-batch is that of its chunks together."""
+    options = run(ranks, uneven(), tmp_path / "chunks", steps=3, seed=3, virtual_stages=2)
+    plain = run(ranks, uneven(), tmp_path / "plain", steps=3, seed=3)
+    chunked, expected = lines(options)[1:], lines(plain)[1:]
+    assert [s["loss"] for s in chunked] == pytest.approx([s["loss"] for s in expected], rel=1e-5)
+    for step in chunked:
+        for stage in step["stages"]:
+            busy_s = 3 * (stage["forward_s"] + stage["backward_s"]) + stage["step_s"]
+            assert stage["busy_frac"] * step["step_s"] <= busy_s * (1 + 1e-9)
+
+
 def test_another_seed_is_another_run(ranks: RankPool, tmp_path: Path) -> None:
     losses = {lines(run(ranks, alone(), tmp_path / str(s), steps=1, seed=s))[1]["loss"] for s in (0, 1)}
     assert len(losses) == 2

@@ -22,7 +22,7 @@ from tangram.runtime.watch.table import LiveTable
 def test_a_rank_that_ran_as_predicted() -> None:
     plan = dense_plan()
     for ranks, stage in zip((as_predicted(plan)[0], as_predicted(plan)[4]), plan.stages, strict=True):
-        found = RankFigures.of(ranks.rank, (0, 10**9), ranks.events, 7)
+        found = RankFigures.of(ranks.rank, (0, 10**9), ranks.events, 6, 7)
         assert found.forward_s == pytest.approx(stage.predicted.forward_s)
         assert found.backward_s == pytest.approx(stage.predicted.backward_s)
         assert found.step_s == pytest.approx(stage.predicted.step_s)

@@ -38,6 +38,7 @@ class LearningOptions:
     decay: Annotated[str | None, _option("decay")] = None
     weight_decay: Annotated[float | None, _option("weight_decay")] = None
     max_grad_norm: Annotated[float | None, _option("max_grad_norm")] = None
+    virtual_stages: Annotated[int | None, _option("virtual_stages")] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from tangram.plan.check import check_plan
 from tangram.plan.schema import PlanDocument
 from tangram.profiler.torch_extra import require_safetensors
 from tangram.run_options import RunOptions
+from tangram.runtime.chunks import chunk_sections
 from tangram.runtime.executable import check_executable
 from tangram.runtime.hf_config import check_saveable
 from tangram.runtime.models.hyperparameters import parse_hyperparameters
@@ -55,16 +56,17 @@ def check_runnable(plan: PlanDocument, where: str) -> None:
         raise _placed(error, where) from None
 
 
-def check_checkpoints(plan: PlanDocument, options: RunOptions) -> None:
-    """Makes sure that weights can be read and written, before hours of training.
+def check_options(plan: PlanDocument, options: RunOptions) -> None:
+    """Makes sure that options go with the plan, and that weights can be read and written.
 
     Args:
         plan: A plan that can be run.
-        options: Say whether they are to be.
+        options: Of the run.
 
     Raises:
-        InputError: The library is missing, or the model has no configuration.
+        InputError: They do not, or the library for weights is missing.
     """
+    chunk_sections(plan, options.virtual_stages)
     for flag, folder in (("--init", options.init), ("--save", options.save)):
         if folder is not None:
             require_safetensors(flag)

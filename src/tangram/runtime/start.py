@@ -19,7 +19,7 @@ from tangram.runtime.place import (
     joined_shares,
     torchrun_commands,
 )
-from tangram.runtime.refusals import check_checkpoints, check_runnable
+from tangram.runtime.refusals import check_options, check_runnable
 from tangram.runtime.worker import open_feed, steps_of, work
 from tangram.units import count_of
 
@@ -47,7 +47,7 @@ def start(plan_file: Path, plan: PlanDocument, options: RunOptions) -> int:
     if is_started_by_torchrun(os.environ):  # torchrun --no-python tangram run ...
         return work(str(plan_file), plan, options)
     check_runnable(plan, str(plan_file))
-    check_checkpoints(plan, options)
+    check_options(plan, options)
     shares = host_shares(plan)
     if options.cpu:
         share = joined_shares(shares)

@@ -77,6 +77,7 @@ def train_settings(options: RunOptions, num_steps: int) -> TrainSettings:
         weight_decay=options.weight_decay,
         max_grad_norm=options.max_grad_norm,
         seed=options.seed,
+        virtual_stages=options.virtual_stages,
     )
 
 
@@ -110,7 +111,8 @@ def train(run: Run, stop: StopSignal, writer: RunWriter | None) -> int:
             events = clock.events()
             if units is not None and step + 1 < FIRST_TIMED_STEP:
                 units.forget()
-            figures = RankFigures.of(run.rank, clock.step_ns, events, memory_bytes(run.device))
+            count = run.plan.pipelines[0].num_micro_batches
+            figures = RankFigures.of(run.rank, clock.step_ns, events, count, memory_bytes(run.device))
             traces = _rank_events(run.rank, clock, events, offset_ns) if step + 1 == traced else None
             gathered = _gathered(run, (figures, traces, stop.is_set))
             done = step + 1

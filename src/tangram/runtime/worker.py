@@ -18,7 +18,7 @@ from tangram.runtime.data.samples import Feed, Samples
 from tangram.runtime.devices import assigned, check_cpu_precision, found_devices
 from tangram.runtime.lifeline import StopSignal, hold_on
 from tangram.runtime.place import Place, this_place
-from tangram.runtime.refusals import check_checkpoints, check_runnable
+from tangram.runtime.refusals import check_options, check_runnable
 
 CPU_NAME = "CPU"
 """The name of measured times on a CPU that stands for a part of the catalogue."""
@@ -62,7 +62,7 @@ def work(
     """
     hold_on(environ)
     check_runnable(plan, plan_file)
-    check_checkpoints(plan, options)
+    check_options(plan, options)
     place = this_place(plan, environ, one_machine=options.cpu)
     index, gpu = _device(plan, options, place)
     feed = open_feed(plan, options)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from statistics import fmean
 from typing import Any
 
 from tangram.plan.schema import PlanDocument, StageSection
@@ -36,21 +35,28 @@ class RankFigures:
     memory_bytes: int
 
     @staticmethod
-    def of(rank: int, step_ns: tuple[int, int], events: Sequence[Event], memory_bytes: int) -> RankFigures:
-        """Sums up the events of a step."""
-        seconds: dict[TaskKind, list[float]] = {}
+    def of(
+        rank: int,
+        step_ns: tuple[int, int],
+        events: Sequence[Event],
+        num_micro_batches: int,
+        memory_bytes: int,
+    ) -> RankFigures:
+        """Sums up the events of a step; of interleaved chunks, all of a micro-batch count together."""
+        seconds = dict.fromkeys(TaskKind, 0.0)
         for event in events:
-            seconds.setdefault(event.kind, []).append((event.end_ns - event.start_ns) / NS_PER_S)
-        forward, backward = seconds.get(TaskKind.FORWARD, [0.0]), seconds.get(TaskKind.BACKWARD, [0.0])
-        step = sum(seconds.get(TaskKind.STEP, [0.0]))
+            seconds[event.kind] += (event.end_ns - event.start_ns) / NS_PER_S
+        forward, backward, step = (
+            seconds[kind] for kind in (TaskKind.FORWARD, TaskKind.BACKWARD, TaskKind.STEP)
+        )
         return RankFigures(
             rank=rank,
             start_ns=step_ns[0],
             end_ns=step_ns[1],
-            forward_s=fmean(forward),
-            backward_s=fmean(backward),
+            forward_s=forward / num_micro_batches,
+            backward_s=backward / num_micro_batches,
             step_s=step,
-            busy_s=sum(forward) + sum(backward) + step,
+            busy_s=forward + backward + step,
             memory_bytes=memory_bytes,
         )
 
