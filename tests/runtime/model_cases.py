@@ -16,9 +16,10 @@ from tangram.model.hf import parse_hf_config
 from tangram.model.spec import ModelSpec
 from tangram.plan.schema import ModelSection, PlanDocument
 from tangram.runtime.boundary import context_share
-from tangram.runtime.groups import GroupMaker, stage_groups
+from tangram.runtime.groups import GroupMaker
 from tangram.runtime.micro_batch import IGNORED, MicroBatch
-from tangram.runtime.models.stage import StageModule, build_stage
+from tangram.runtime.models.stage import StageModule, build_runs
+from tangram.runtime.runs import StageRun, stage_runs
 
 SEQ_LEN = 16
 VOCAB, PADDED = 250, 256
@@ -112,12 +113,18 @@ def plan_of(
     return plan.model_copy(update={"model": model, "pipelines": [pipeline]})
 
 
+def runs_of(plan: PlanDocument, rank: int) -> list[StageRun]:
+    """The runs of a rank's stage; all ranks of the plan call it."""
+    maker = GroupMaker(rank)
+    found = [stage_runs(plan, stage, maker) for stage in plan.stages]
+    return next(runs for runs in found if runs)
+
+
 def module_of(
     plan: PlanDocument, rank: int, *, stage_idx: int = 0, dtype: Any = torch.float64, seed: int = 3
 ) -> StageModule:
     """The stage of a rank with its initial weights."""
-    groups = stage_groups(plan.stages, GroupMaker(rank))
-    module = build_stage(plan, plan.stages[stage_idx], groups, seed=seed, dtype=dtype)
+    module = build_runs(plan, plan.stages[stage_idx], runs_of(plan, rank), seed=seed, dtype=dtype)
     module.materialise("cpu")
     return module
 

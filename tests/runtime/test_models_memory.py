@@ -7,19 +7,19 @@ from typing import Any
 import model_cases
 import pytest
 import samples
-from model_cases import batch_of, module_of, plan_of
+from model_cases import batch_of, module_of, plan_of, runs_of
 from ranks import RankPool
 from torch_or_skip import torch
 
 from tangram.errors import InputError
 from tangram.job import Precision, Recompute
 from tangram.planner.recost import recost_plan
-from tangram.runtime.groups import GroupMaker, StageGroups, stage_groups
+from tangram.runtime.groups import StageGroups
 from tangram.runtime.models.attention_core import AttentionCore
 from tangram.runtime.models.offload import kept_on_host
 from tangram.runtime.models.projection import Columns
 from tangram.runtime.models.share import Context
-from tangram.runtime.models.stage import build_stage
+from tangram.runtime.models.stage import build_runs, build_stage
 from tangram.runtime.models.unit import Unit
 
 NONE, SELECTIVE, FULL = Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL
@@ -51,8 +51,7 @@ def test_a_rank_has_the_weights_of_its_stage_alone() -> None:
 
 def count_on_rank(rank: int, plan: Any) -> tuple[int, int]:
     """Elements of experts, and all others."""
-    groups = stage_groups(plan.stages, GroupMaker(rank))
-    found = build_stage(plan, plan.stages[0], groups).local_parameters()
+    found = build_runs(plan, plan.stages[0], runs_of(plan, rank)).local_parameters()
     experts = sum(one.num_elements for one in found if one.is_expert)
     return experts, sum(one.num_elements for one in found) - experts
 

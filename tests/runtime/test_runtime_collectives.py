@@ -26,7 +26,6 @@ def weights(name: str, dim: int) -> list[Any]:
     shapes = {
         "gather_along": (18, 9) if dim == 0 else (6, 27),
         "scatter_sum": (2, 9) if dim == 0 else (6, 3),
-        "take_slice": (2, 9) if dim == 0 else (6, 3),
     }
     shape = shapes.get(name, (6, 9))
     return [torch.randn(*shape, generator=generator, dtype=torch.float64) for _ in range(SIZE)]
@@ -36,7 +35,7 @@ def on_rank(rank: int, name: str, dim: int) -> tuple[Any, Any]:
     """Output and gradient of the input, where the loss is the sum over all ranks."""
     group = GroupMaker(rank).make(range(SIZE))
     assert group is not None
-    x = inputs()[0 if name in ("copy_to", "take_slice") else rank].requires_grad_()
+    x = inputs()[0 if name == "copy_to" else rank].requires_grad_()
     args = (group,) if name in ("copy_to", "reduce_from") else (dim, group)
     y = getattr(collectives, name)(x, *args)
     (y * weights(name, dim)[0 if name == "reduce_from" else rank]).sum().backward()
@@ -47,9 +46,8 @@ def at_once(name: str, dim: int) -> tuple[list[Any], list[Any]]:
     """Outputs and gradients of all ranks, by one process."""
     xs = [x.requires_grad_() for x in inputs()]
     factors = weights(name, dim)
-    if name in ("copy_to", "take_slice"):  # one tensor, which all ranks hold
-        ys = [xs[0]] * SIZE if name == "copy_to" else list(xs[0].chunk(SIZE, dim))
-        xs = [xs[0]] * SIZE
+    if name == "copy_to":  # one tensor, which all ranks hold
+        xs = ys = [xs[0]] * SIZE
     elif name == "reduce_from":
         ys = [sum(xs)] * SIZE
         factors = [factors[0], factors[0] * 0, factors[0] * 0]  # one loss, which all ranks hold
@@ -62,7 +60,7 @@ def at_once(name: str, dim: int) -> tuple[list[Any], list[Any]]:
 
 
 @pytest.mark.parametrize("dim", [0, 1])
-@pytest.mark.parametrize("name", ["copy_to", "reduce_from", "gather_along", "scatter_sum", "take_slice"])
+@pytest.mark.parametrize("name", ["copy_to", "reduce_from", "gather_along", "scatter_sum"])
 def test_as_one_process(ranks: RankPool, name: str, dim: int) -> None:
     outputs, gradients = at_once(name, dim)
     for rank, (y, grad) in enumerate(ranks.run(SIZE, on_rank, name, dim)):
@@ -112,7 +110,7 @@ def test_nothing_happens_alone() -> None:
     x = torch.ones(2, 2)
     assert collectives.copy_to(x, alone) is collectives.reduce_from(x, alone) is x
     assert collectives.gather_along(x, 0, alone) is collectives.scatter_sum(x, 1, alone) is x
-    assert collectives.take_slice(x, 0, alone) is collectives.all_to_all(x, [2], [2], alone) is x
+    assert collectives.all_to_all(x, [2], [2], alone) is x
 
 
 def failing_rank(rank: int) -> None:

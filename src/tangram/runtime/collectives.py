@@ -1,6 +1,6 @@
 """Collectives that autograd can go back through. In a group of one, each returns its input.
 
-Each pair of functions is the other's way back, as in Megatron-LM (Shoeybi et al. 2019, arXiv 1909.08053,
+Ways back are as in Megatron-LM (Shoeybi et al. 2019, arXiv 1909.08053,
 section 3; Korthikanti et al. 2022, arXiv 2205.05198, section 4.2):
 
 ==================== ================================ ================================
@@ -10,7 +10,6 @@ function             forward                          backward
 :func:`reduce_from`  sum over all ranks               nothing
 :func:`gather_along` all shares, one after the other  own share of the sum
 :func:`scatter_sum`  own share of the sum             all shares, one after the other
-:func:`take_slice`   own share                        all shares, one after the other
 :func:`all_to_all`   rows to whom they are for        rows back to where they were
 ==================== ================================ ================================
 
@@ -50,11 +49,6 @@ def gather_along(x: Any, dim: int, group: Group) -> Any:
 def scatter_sum(x: Any, dim: int, group: Group) -> Any:
     """Returns this rank's share along a dimension of the sum of all ranks' ``x``."""
     return _ScatterSum.apply(x, dim, group) if group.size > 1 else x
-
-
-def take_slice(x: Any, dim: int, group: Group) -> Any:
-    """Returns this rank's share along a dimension of ``x``, which is the same on all ranks."""
-    return _TakeSlice.apply(x, dim, group) if group.size > 1 else x
 
 
 def all_to_all(x: Any, sent: Sequence[int], received: Sequence[int], group: Group) -> Any:
@@ -158,17 +152,6 @@ class _ScatterSum(torch.autograd.Function):
     def forward(ctx: Any, x: Any, dim: int, group: Group) -> Any:
         ctx.dim, ctx.group = dim, group
         return summed_share(x, dim, group)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Any) -> Any:
-        return joined(grad, ctx.dim, ctx.group), None, None
-
-
-class _TakeSlice(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Any, dim: int, group: Group) -> Any:
-        ctx.dim, ctx.group = dim, group
-        return own_shares(x, dim, group)[group.index].contiguous()
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:

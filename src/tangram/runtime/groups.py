@@ -148,14 +148,3 @@ def mesh_groups(mesh: MeshSection, axes: Sequence[str]) -> Iterator[tuple[int, .
     inner = offsets([axis for axis in mesh.axes if axis in axes])
     for start in offsets([axis for axis in mesh.axes if axis not in axes]):
         yield tuple(start + place for place in inner)
-
-
-def stage_groups(stages: Sequence[StageSection], maker: GroupMaker) -> StageGroups:
-    """Makes the groups of all stages; returns those of this process.
-
-    Args:
-        stages: All stages of the plan, in order.
-        maker: Of this process, whose rank must be in one of the stages.
-    """
-    found = [maker.stage(stage, [slot.rank for slot in stage.ranks]) for stage in stages]
-    return next(groups for groups in found if groups is not None)

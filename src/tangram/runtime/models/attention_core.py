@@ -39,7 +39,7 @@ class AttentionCore:
     def __init__(self, share: Share, spec: AttentionSpec, place: str) -> None:
         self._share, self._spec, self._place = share, spec, place
         self._unfused = share.unfused or share.hyper.attention_dropout > 0
-        self._order = None if share.groups.cp.size == 1 else _sequence_order(share)
+        self._order: Any = None if share.groups.cp.size == 1 else _sequence_order(share)
 
     def __call__(self, query: Any, key: Any, value: Any, context: Context) -> Any:
         """Returns the values that queries see, ``(rows, heads, tokens, head_dim)`` as the queries."""
@@ -47,8 +47,7 @@ class AttentionCore:
             return self._swapped(query, key, value, context)
         if self._order is not None:
             both = gather_along(torch.cat((key, value), dim=_HEADS), _TOKENS, self._share.groups.cp)
-            order = torch.tensor(self._order, device=both.device)
-            key, value = both.index_select(_TOKENS, order).chunk(2, dim=_HEADS)
+            key, value = both.index_select(_TOKENS, self._order_on(both.device, context)).chunk(2, dim=_HEADS)
         runs = self._share.own_tokens
         lengths = [stop - start for start, stop in runs]
         mixed = [
@@ -62,8 +61,7 @@ class AttentionCore:
             self._share.groups.cp,
             [x.shape[_HEADS] // self._share.groups.cp.size for x in (query, key)],
         )
-        assert self._order is not None
-        order = torch.tensor(self._order, device=query.device)
+        order = self._order_on(query.device, context)
         # One message holds the queries, keys and values of the heads that are the receiver's.
         groups = [x.unflatten(_HEADS, (cp.size, -1)) for x in (query, key, value)]
         sent = torch.cat(groups, dim=_HEADS + 1).movedim(_HEADS, 0)
@@ -114,6 +112,9 @@ class AttentionCore:
             shares = score_dropout(self._share, shares, context, (heads, queries, keys), self._place)
         return shares @ value
 
+    def _order_on(self, device: Any, context: Context) -> Any:
+        return context.once("sequence order", lambda: self._order.to(device))
+
     def _first_head(self, num_heads: int) -> int:
         """The number of the first of the heads in hand."""
         groups = self._share.groups
@@ -140,10 +141,6 @@ def _fused_mask(device: Any, start: int, stop: int, first: int, window: int | No
     return causal_mask(device, start, stop, first, window)
 
 
-def _sequence_order(share: Share) -> list[int]:
+def _sequence_order(share: Share) -> Any:
     """Where in the gathered tokens each token of the sequence lies."""
-    gathered = [token for runs in share.tokens for start, stop in runs for token in range(start, stop)]
-    places = [0] * len(gathered)
-    for place, token in enumerate(gathered):
-        places[token] = place
-    return places
+    return torch.argsort(torch.cat([torch.arange(*run) for runs in share.tokens for run in runs]))
