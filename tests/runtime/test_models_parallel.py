@@ -13,6 +13,7 @@ from whole_tensors import Piece, assembled, pieces_of, summed, whole_gradients
 
 from tangram.job import Recompute
 from tangram.plan.schema import PlanDocument
+from tangram.runtime.models import attention_core
 
 NONE, SELECTIVE, FULL = Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL
 SEED = 0.125
@@ -134,3 +135,20 @@ def test_as_on_one_rank(ranks: RankPool, case: str) -> None:
     for name, gradient in summed(counted_once(found, stage.tp)).items():
         scale = expected[name].abs().max().item()
         torch.testing.assert_close(gradient, expected[name], rtol=1e-8, atol=1e-9 * scale, msg=name)
+
+
+@pytest.mark.parametrize("kernel", ["unfused", "flash"])
+def test_queries_of_a_window_in_pieces(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """16 tokens and a window of 5: pieces of 16, 7 and 5 queries."""
+    found = []
+    for fewest in (16, 7, 1):
+        monkeypatch.setattr(attention_core, "FEWEST_QUERIES", fewest)
+        plan = plan_of("mistral", kernel=kernel)
+        module = module_of(plan, 0)
+        loss = module(batch_of(plan, 0))
+        loss.backward()
+        found.append((loss.item(), whole_gradients([module])))
+    for loss, gradients in found[1:]:
+        assert loss == pytest.approx(found[0][0], rel=1e-12)
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, found[0][1][name], msg=name)

@@ -12,6 +12,7 @@ only, whatever the kernel: fused kernels draw numbers that depend on the plan.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import sqrt
 from typing import Any
 
@@ -20,11 +21,15 @@ from torch.nn import functional
 
 from tangram.model.spec import AttentionSpec
 from tangram.profiler.attention import shares_keys
+from tangram.runtime.boundary import Interval
 from tangram.runtime.collectives import all_to_all, gather_along
 from tangram.runtime.models.dropout import score_dropout
 from tangram.runtime.models.share import Context, Share
 
 _HEADS, _TOKENS = 1, 2
+
+FEWEST_QUERIES = 1024
+"""Queries that are worth kernels of their own, where a window would cut them smaller."""
 
 
 class AttentionCore:
@@ -48,7 +53,15 @@ class AttentionCore:
         if self._order is not None:
             both = gather_along(torch.cat((key, value), dim=_HEADS), _TOKENS, self._share.groups.cp)
             key, value = both.index_select(_TOKENS, self._order_on(both.device, context)).chunk(2, dim=_HEADS)
-        runs = self._share.own_tokens
+        return self._runs(query, key, value, self._share.own_tokens, context)
+
+    def _runs(self, query: Any, key: Any, value: Any, runs: Sequence[Interval], context: Context) -> Any:
+        """Attention of queries in runs of neighbours, which a window cuts further: keys, scores and masks of
+        a piece are then at most twice what the window needs.
+        """
+        if self._spec.window is not None:
+            size = max(self._spec.window, FEWEST_QUERIES)
+            runs = [(at, min(at + size, stop)) for start, stop in runs for at in range(start, stop, size)]
         lengths = [stop - start for start, stop in runs]
         mixed = [
             self._run(part, key, value, start, context)
@@ -57,18 +70,16 @@ class AttentionCore:
         return mixed[0] if len(mixed) == 1 else torch.cat(mixed, dim=_TOKENS)
 
     def _swapped(self, query: Any, key: Any, value: Any, context: Context) -> Any:
-        cp, heads = (
-            self._share.groups.cp,
-            [x.shape[_HEADS] // self._share.groups.cp.size for x in (query, key)],
-        )
+        cp = self._share.groups.cp
+        heads = [x.shape[_HEADS] // cp.size for x in (query, key, value)]
         order = self._order_on(query.device, context)
         # One message holds the queries, keys and values of the heads that are the receiver's.
         groups = [x.unflatten(_HEADS, (cp.size, -1)) for x in (query, key, value)]
         sent = torch.cat(groups, dim=_HEADS + 1).movedim(_HEADS, 0)
         came = all_to_all(sent.contiguous(), [1] * cp.size, [1] * cp.size, cp)
         whole = came.movedim(0, _TOKENS).flatten(_TOKENS, _TOKENS + 1).index_select(_TOKENS, order)
-        query, key, value = whole.split([heads[0], heads[1], heads[1]], dim=_HEADS)
-        mixed = self._run(query, key, value, 0, context)
+        query, key, value = whole.split(heads, dim=_HEADS)
+        mixed = self._runs(query, key, value, [(0, self._share.seq_len)], context)
         back = mixed.index_select(_TOKENS, torch.argsort(order)).unflatten(_TOKENS, (cp.size, -1))
         came = all_to_all(back.movedim(_TOKENS, 0).contiguous(), [1] * cp.size, [1] * cp.size, cp)
         return came.movedim(0, _HEADS).flatten(_HEADS, _HEADS + 1)
