@@ -159,3 +159,29 @@ def test_equivalence_interleaved(name: str, ranks: RankPool) -> None:
     """Every stage has several chunks of the model, and the last one sends to the first."""
     chunks, plan = INTERLEAVED[name]
     assert_equal_to_one_process(ranks, plan, replace(SETTINGS, virtual_stages=chunks))
+
+
+ZERO_BUBBLE: dict[str, tuple[int, PlanDocument]] = {
+    "tp2, dp2, 1; tied": (
+        1,
+        plan_of(
+            [Stage(1, tp=2), Stage(2, dp=2, zero=1), Stage(1)], tied=True, num_micro_batches=6, micro_batch=2
+        ),
+    ),
+    "experts and all kinds of recomputation": (
+        1,
+        plan_of(
+            [Stage(2, dp=2, ep=2), Stage(3, dp=2, ep=2, zero=1, recompute=(NONE, SELECTIVE, FULL, NONE))],
+            family="mixtral",
+        ),
+    ),
+    "interleaved": (2, plan_of([Stage(2, dp=2), Stage(2, cp=2)], family="gpt2", num_micro_batches=4)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ZERO_BUBBLE)
+def test_equivalence_of_split_backwards(name: str, ranks: RankPool) -> None:
+    """Gradients of weights follow later than those of activations."""
+    chunks, plan = ZERO_BUBBLE[name]
+    assert_equal_to_one_process(ranks, plan, replace(SETTINGS, virtual_stages=chunks, zero_bubble=True))

@@ -67,11 +67,16 @@ def test_equivalence_under_fp16_with_an_overflow_on_one_stage(ranks: RankPool) -
     assert losses[:2] == pytest.approx(expected.losses, rel=2e-3)
 
 
-@pytest.mark.parametrize("precision", [Precision.FP16, Precision.BF16])
-def test_equivalence_in_16_bit_within_its_rounding(precision: Precision, ranks: RankPool) -> None:
+@pytest.mark.parametrize(
+    ("precision", "zero_bubble"), [(Precision.FP16, False), (Precision.BF16, False), (Precision.BF16, True)]
+)
+def test_equivalence_in_16_bit_within_its_rounding(
+    precision: Precision, zero_bubble: bool, ranks: RankPool
+) -> None:
     stages = [Stage(2, tp=2), Stage(2, dp=2, zero=1, offload=True)]
     plan = plan_of(stages, tied=True, precision=precision)
-    found = ranks.run(plan.num_gpus, train, plan, replace(SETTINGS, initial_loss_scale=256.0), 5)
+    settings = replace(SETTINGS, initial_loss_scale=256.0, zero_bubble=zero_bubble)
+    found = ranks.run(plan.num_gpus, train, plan, settings, 5)
     assert_copies_are_equal(found)
     worst = differences(found, expected_of(plan_of(stages, tied=True)))
     # Eleven and eight bits of mantissa. In five steps a weight moves by up to half of the largest.

@@ -8,7 +8,7 @@ import pytest
 from samples import dense_plan, edited, mixed_plan
 
 from tangram.errors import InputError
-from tangram.runtime.executable import check_executable
+from tangram.runtime.executable import check_executable, check_zero_bubble
 from tangram.runtime.scaling import HIGHEST, LOWEST, LossScaler
 from tangram.runtime.settings import Decay, TrainSettings, learning_rate
 
@@ -76,3 +76,11 @@ def test_what_cannot_be_run_is_refused() -> None:
     pipeline = section.model_copy(update={"stages": [stage, *section.stages[1:]]})
     with pytest.raises(InputError, match="in a ring are not executable yet"):
         check_executable(dense_plan().model_copy(update={"pipelines": [pipeline]}))
+
+
+def test_split_backwards_want_whole_gradients() -> None:
+    check_zero_bubble(dense_plan())
+    with pytest.raises(InputError, match="stage 0 has zero 2; split backwards keep gradients whole"):
+        check_zero_bubble(edited(dense_plan(), {"pipelines[0].stages[0].zero": 2}))
+    with pytest.raises(InputError, match="stage 0 has zero 3"):
+        check_zero_bubble(mixed_plan())

@@ -135,6 +135,17 @@ class Bucket:
             own = own.clone()
         gather_into(self._flat, own, self.shard)
 
+    def absorb(self) -> None:
+        """Adds up gradients that came to parameters past autograd's hooks: those of split backwards."""
+        if self.zero >= 2:
+            return
+        for slot in self.slots:
+            parameter = slot.parameter.parameter
+            if parameter.grad is not None and parameter.dtype != self._gradient_dtype:
+                assert self._gradients is not None
+                self._gradients[slot.start : slot.stop].add_(parameter.grad.reshape(-1))
+                parameter.grad = None
+
     def collect(self) -> None:
         """After a backward, with zero 2 and 3: adds this rank's share of the gradients' sum to its own."""
         if self.zero < 2:

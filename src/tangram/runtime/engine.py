@@ -27,7 +27,7 @@ from tangram.plan.schema import PlanDocument
 from tangram.runtime.boundary import Interval
 from tangram.runtime.chunks import chunk_sections
 from tangram.runtime.clip import NormCounter, clip_factor
-from tangram.runtime.executable import check_executable
+from tangram.runtime.executable import check_executable, check_zero_bubble
 from tangram.runtime.groups import GroupMaker
 from tangram.runtime.hooks import StepHooks, TaskKind
 from tangram.runtime.micro_batch import IGNORED, MicroBatch
@@ -36,7 +36,7 @@ from tangram.runtime.optimizer import Optimizer
 from tangram.runtime.pipeline import Pipeline, meet_neighbours
 from tangram.runtime.runs import all_rows, stage_runs
 from tangram.runtime.scaling import LossScaler
-from tangram.runtime.schedule import interleaved, one_forward_one_backward
+from tangram.runtime.schedule import interleaved, one_forward_one_backward, split_backwards
 from tangram.runtime.settings import TrainSettings, learning_rate
 from tangram.runtime.sharding import Sharding
 from tangram.runtime.tied import TiedWeight
@@ -98,6 +98,8 @@ class Engine:
         build: Callable[..., Any] = build_runs,
     ) -> None:
         check_executable(plan)
+        if settings.zero_bubble:
+            check_zero_bubble(plan)
         self._plan, self._settings = plan, settings
         self._device, self._hooks = device, hooks or StepHooks()
         self.stage = next(s for s in plan.stages if rank in {slot.rank for slot in s.ranks})
@@ -274,6 +276,8 @@ class Engine:
             order = interleaved(num_stages, num_chunks, pipeline.num_micro_batches)[index]
         else:
             order = one_forward_one_backward(pipeline.schedule.in_flight[index], pipeline.num_micro_batches)
+        if self._settings.zero_bubble:
+            order = split_backwards(order, index)
         ring = num_chunks > 1
         return Pipeline(
             self._chunks,

@@ -46,5 +46,21 @@ def check_executable(plan: PlanDocument) -> None:
         )
 
 
+def check_zero_bubble(plan: PlanDocument) -> None:
+    """Makes sure that backwards of a plan can be split.
+
+    Raises:
+        InputError: Gradients or weights of a stage are sharded: they would have to be whole for longer.
+    """
+    for stage in plan.stages:
+        most = max([stage.zero, *(run.zero for run in stage.layer_configs)])
+        if most > 1:
+            raise InputError(
+                f"stage {stage.index} has zero {most}; split backwards keep gradients whole",
+                where="--zero-bubble",
+                hint="plan with --zero 1",
+            )
+
+
 def _refusal(message: str, where: str, hint: str | None = None) -> InputError:
     return InputError(message, where=where, hint=hint)

@@ -8,7 +8,7 @@ what it sends would wait for ever.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from tangram.plan.schema import PlanDocument
 from tangram.runtime.hooks import StepHooks, TaskKind
 from tangram.runtime.runs import run_layouts
 from tangram.runtime.schedule import Action, Work, execute
+from tangram.runtime.split import split_backward
 from tangram.runtime.transfers import Receiver, Sender, open_links, route
 
 
@@ -104,6 +105,8 @@ class Pipeline:
         self._hooks = hooks
         self._after_backward = after_backward
         self._held: dict[tuple[int, int], tuple[Any, Any]] = {}
+        self._splits = any(action.work is Work.WEIGHTS for action in order)
+        self._left: dict[tuple[int, int], Callable[[], None]] = {}
         self._batches: Sequence[Any] = ()
         self._seed = 1.0
         self._loss: Any = None
@@ -121,7 +124,7 @@ class Pipeline:
         self._batches, self._seed, self._loss = batches, seed, None
         execute(
             self._order,
-            {Work.FORWARD: self._forward, Work.BACKWARD: self._backward},
+            {Work.FORWARD: self._forward, Work.BACKWARD: self._backward, Work.WEIGHTS: self._weights},
             {Work.FORWARD: self._post_activation, Work.BACKWARD: self._post_gradient},
             ahead=1 if self._overlap else 0,
         )
@@ -166,13 +169,28 @@ class Pipeline:
             gradient = self._at.gradients_in.take()
             self._hooks.received(TaskKind.SEND_BACKWARD, number)
         self._hooks.begin(TaskKind.BACKWARD, number)
-        torch.autograd.backward(output, gradient)
-        self._after_backward()
+        if self._splits and hidden is not None:
+            rest = split_backward(self._chunks[action.chunk].parameters(), hidden, output, gradient)
+            self._left[action.chunk, k] = rest
+        else:
+            torch.autograd.backward(output, gradient)
+            self._after_backward()
         self._hooks.end(TaskKind.BACKWARD, number)
         sender = self._at.gradients_out
         if sender is not None and hidden is not None:
             sent = hidden.grad
             self._hooks.send(TaskKind.SEND_BACKWARD, number, lambda: sender.send(sent))
+
+    def _weights(self, action: Action) -> None:
+        """What a split backward has left over; the first stage, which sends no gradients, splits none."""
+        rest = self._left.pop((action.chunk, action.micro_batch), None)
+        if rest is None:
+            return
+        number = self._number(action)
+        self._hooks.begin(TaskKind.BACKWARD, number)
+        rest()
+        self._after_backward()
+        self._hooks.end(TaskKind.BACKWARD, number)
 
     def _number(self, action: Action) -> int:
         return action.chunk * len(self._batches) + action.micro_batch

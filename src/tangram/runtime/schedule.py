@@ -6,6 +6,9 @@ et al. 2021, arXiv 2104.04473, section 2.2) gives every stage several chunks of 
 stages comes before chunk c + 1 of any. Micro-batches go through in groups as large as there are stages,
 chunk by chunk.
 
+A backward can be split (Qi et al. 2024, arXiv 2401.10241): the gradient of the stage's input goes to the
+stage before at once, those of the weights follow later, where the stage would else wait.
+
 Executing an order means to carry out one action after the other; what an action waits for (activations from
 the stage before, gradients from the stage behind) is received by it, and receives are posted some actions
 ahead.
@@ -24,6 +27,7 @@ class Work(StrEnum):
 
     FORWARD = "forward"
     BACKWARD = "backward"
+    WEIGHTS = "weights"  # what a split backward has left over
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,26 @@ def interleaved(num_stages: int, num_chunks: int, num_micro_batches: int) -> lis
     raise AssertionError("all forwards first never locks up")
 
 
+def split_backwards(order: Sequence[Action], lag: int) -> tuple[Action, ...]:
+    """Returns an order in which the gradients of weights follow so many backwards later, or at the end.
+
+    With a lag of i on stage i no stage holds more micro-batches than the first one does in plain 1F1B ("H1").
+
+    >>> order = split_backwards(one_forward_one_backward(1, 3), 1)
+    >>> [f"{action.work[0]}{action.micro_batch}" for action in order]
+    ['f0', 'b0', 'f1', 'b1', 'w0', 'f2', 'b2', 'w1', 'w2']
+    """
+    found: list[Action] = []
+    pending: list[Action] = []
+    for action in order:
+        found.append(action)
+        if action.work is Work.BACKWARD:
+            pending.append(Action(Work.WEIGHTS, action.micro_batch, action.chunk))
+            if len(pending) > lag:
+                found.append(pending.pop(0))
+    return (*found, *pending)
+
+
 def locks_up(orders: Sequence[Sequence[Action]], num_chunks: int) -> bool:
     """Returns whether stages that carry out these orders come to wait for each other for ever."""
     todo = [list(order) for order in orders]
@@ -127,12 +151,13 @@ def execute(
     Args:
         order: What to do, action by action.
         act: What an action is, per kind of work.
-        post: Posts the receive that an action will wait for; called once per action, before it, in order.
+        post: Posts the receive that an action will wait for, per kind of work that waits for any; called once
+            per action, before it, in order.
         ahead: How many actions of the same kind of work are posted before the one that is due; 0 posts a
             receive when it is waited for.
     """
-    todo = {work: [action for action in order if action.work is work] for work in act}
-    posted = dict.fromkeys(act, 0)
+    todo = {work: [action for action in order if action.work is work] for work in post}
+    posted = dict.fromkeys(post, 0)
 
     def post_until(work: Work, number: int) -> None:
         while posted[work] < min(number, len(todo[work])):
@@ -142,8 +167,9 @@ def execute(
     done = dict.fromkeys(act, 0)
     for action in order:
         if ahead:
-            for work in act:
+            for work in post:
                 post_until(work, done[work] + 1 + ahead)
-        post_until(action.work, done[action.work] + 1)
+        if action.work in post:
+            post_until(action.work, done[action.work] + 1)
         act[action.work](action)
         done[action.work] += 1

@@ -34,6 +34,7 @@ class TrainSettings:
         loss_scale_window: Steps without overflow after which the loss scale is doubled.
         seed: Of initial weights and dropout.
         virtual_stages: Chunks of the model per stage, run as interleaved 1F1B; 1 is the plan's own schedule.
+        zero_bubble: Whether backwards are split, so that gradients of weights fill gaps of the pipeline.
     """
 
     learning_rate: float = 3e-4
@@ -50,6 +51,7 @@ class TrainSettings:
     loss_scale_window: int = 1000
     seed: int = 0
     virtual_stages: int = 1
+    zero_bubble: bool = False
 
     def __post_init__(self) -> None:
         positive = (

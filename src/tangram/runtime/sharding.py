@@ -124,6 +124,8 @@ class Sharding:
     def end_backward(self) -> None:
         """After the backward of a micro-batch."""
         self._close()
+        for bucket in self.buckets:
+            bucket.absorb()
         for bucket in self._shared:
             bucket.collect()
 
