@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tangram.errors import InputError
@@ -112,7 +112,9 @@ def saved(tmp_path: Path) -> None:
         (lambda d: d[:17] + b"\x63" + d[18:], "has an unknown type of tokens"),
         (lambda d: d[:-1], "ends within its 2 sequences"),
         (lambda d: d[:34] + struct.pack("<i", -1) + d[38:], "less than no tokens"),
-        (lambda d: d[:34] + struct.pack("<i", 9) + d[38:], "has 8 bytes, and its index names"),
+        (lambda d: d[:34] + struct.pack("<i", 9) + d[38:], "has 8 bytes, and its index names others"),
+        (lambda d: d[:42] + struct.pack("<q", 2**63 - 1) + d[50:], "has 8 bytes, and its index names others"),
+        (lambda d: d[:42] + struct.pack("<q", -1) + d[50:], "has 8 bytes, and its index names others"),
     ],
 )
 def test_broken_indices(tmp_path: Path, change: object, message: str) -> None:
@@ -151,3 +153,21 @@ def test_writing_what_cannot_be(tmp_path: Path) -> None:
     assert not (tmp_path / "a.idx").exists()
     with pytest.raises(InputError, match="cannot be written"):
         write_indexed(tmp_path / "no" / "a", [[1]], 300)
+
+
+@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_spoiled_indices_are_refused_or_read(tmp_path: Path, data: st.DataObject) -> None:
+    """Nothing but an InputError comes of them, and what is read has the length that was promised."""
+    saved(tmp_path)
+    index = bytearray((tmp_path / "a.idx").read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(17, len(index) - 1))
+        index[place] = data.draw(st.sampled_from([0, 1, 2, 127, 128, 255]))
+    (tmp_path / "b.idx").write_bytes(index)
+    (tmp_path / "b.bin").write_bytes((tmp_path / "a.bin").read_bytes())
+    try:
+        tokens = open_tokens(tmp_path / "b")
+        assert len(tokens.read(0, tokens.num_tokens)) == tokens.num_tokens
+    except InputError:
+        pass

@@ -59,10 +59,10 @@ class IndexedTokens:
             self._bytes = np.memmap(self._place, mode="r") if self.num_tokens else np.zeros(0, dtype=np.uint8)
         except (OSError, ValueError) as error:
             raise InputError(f"cannot be read: {error}", where=self._place) from None
-        ends = self._offsets + lengths.astype(np.int64) * self._type.itemsize
-        if len(ends) and (int(ends.max()) > len(self._bytes) or int(self._offsets.min()) < 0):
+        room = len(self._bytes) - lengths * self._type.itemsize  # no sum, which may be beyond 64 bits
+        if ((self._offsets > room) | (self._offsets < 0)).any():
             raise InputError(
-                f"has {len(self._bytes)} bytes, and its index names {int(ends.max())}",
+                f"has {len(self._bytes)} bytes, and its index names others",
                 where=self._place,
                 hint="an interrupted copy, or an index of another file",
             )
