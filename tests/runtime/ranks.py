@@ -28,7 +28,7 @@ from typing import Any
 
 MOST_RANKS = 6
 WAIT_S = 60.0
-LAST_WORDS_S = 1.0
+LAST_WORDS_S = 5.0
 """How long the other ranks of a failed case may take to fail themselves."""
 
 
