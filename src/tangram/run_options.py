@@ -54,6 +54,12 @@ def _texts() -> Iterator[tuple[str, OptionText]]:
         int,
         "Chunks of layers per stage, run interleaved (default: 1, as the plan says).",
     )
+    yield of(
+        "zero_bubble",
+        None,
+        bool,
+        "Split backwards, so that gradients of weights fill gaps (zero 0 and 1).",
+    )
     yield of("cpu", None, bool, "Run on CPUs through gloo, whatever GPUs the plan names.")
     yield of("any_gpu", None, bool, "Take the GPUs that are there, in order, even if the plan names others.")
     yield of("init", "FOLDER", str, "Start from weights in Hugging Face's form (safetensors).")
@@ -86,6 +92,7 @@ class RunOptions:
         weight_decay, max_grad_norm: Of the optimizer.
         seed: Of initial weights, dropout and the order of samples.
         virtual_stages: Chunks of layers per stage; above 1 it is no longer the plan's schedule.
+        zero_bubble: Whether backwards are split, which is not the plan's schedule either.
         cpu: Whether to run on CPUs.
         any_gpu: Whether other GPUs than the plan's will do.
         init, save: Folders of weights.
@@ -106,6 +113,7 @@ class RunOptions:
     max_grad_norm: float = 1.0
     seed: int = 0
     virtual_stages: int = 1
+    zero_bubble: bool = False
     cpu: bool = False
     any_gpu: bool = False
     init: str | None = None
@@ -132,11 +140,12 @@ class RunOptions:
             value = getattr(self, name)
             if not 0 <= value < math.inf:
                 raise InputError(f"{value} is out of range", where=_flag(name), hint="legal: 0 or more")
+        other = "virtual_stages" if self.virtual_stages > 1 else "zero_bubble" if self.zero_bubble else None
         for name in ("trace", "save_profile"):
-            if self.virtual_stages > 1 and getattr(self, name) is not None:
+            if other is not None and getattr(self, name) is not None:
                 raise InputError(
                     f"{_flag(name)} shows the plan's own schedule and stages",
-                    where=_flag("virtual_stages"),
+                    where=_flag(other),
                     hint="leave one of them out",
                 )
         if self.cpu and self.any_gpu:

@@ -46,7 +46,8 @@ FROZEN = {
     "--warmup --collectives --message-bytes --intra-link --inter-link --store --json",
     "tokenize": "TEXT... -o --output --tokenizer",
     "run": "PLAN --data --steps --seed --init --save --learning-rate --min-learning-rate --warmup-steps "
-    "--decay --weight-decay --max-grad-norm --virtual-stages --cpu --any-gpu --print --master --log-file "
+    "--decay --weight-decay --max-grad-norm --virtual-stages --zero-bubble --cpu --any-gpu --print "
+    "--master --log-file "
     "--tensorboard --trace --trace-step --save-profile --quiet",
     "profiles list": "--store --gpu --json",
     "profiles import": "FORMAT PATH --gpu --model --seq-len --precision --stack --link --op --store --json",

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from samples import dense_plan, mixed_plan, operator_plan
+from samples import dense_plan, edited, mixed_plan, operator_plan
 
 from tangram.cli.app import build_command
 from tangram.errors import InputError
@@ -61,6 +61,7 @@ def test_the_command_line_has_the_same_options() -> None:
         {"cpu": True, "any_gpu": True},
         {"virtual_stages": 0},
         {"virtual_stages": 2, "trace": "trace.json"},
+        {"zero_bubble": True, "trace": "trace.json"},
         {"virtual_stages": 2, "save_profile": "store.sqlite"},
     ],
 )
@@ -146,3 +147,7 @@ def test_chunks_that_stages_do_not_have() -> None:
     with pytest.raises(InputError, match="too few for 3 chunks") as caught:
         check_options(dense_plan(), RunOptions(virtual_stages=3))
     assert caught.value.where == "--virtual-stages"
+    check_options(dense_plan(), RunOptions(zero_bubble=True))
+    with pytest.raises(InputError, match="split backwards keep gradients whole") as caught:
+        check_options(edited(dense_plan(), {"pipelines[0].stages[0].zero": 3}), RunOptions(zero_bubble=True))
+    assert caught.value.where == "--zero-bubble"

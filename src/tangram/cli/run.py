@@ -39,6 +39,7 @@ class LearningOptions:
     weight_decay: Annotated[float | None, _option("weight_decay")] = None
     max_grad_norm: Annotated[float | None, _option("max_grad_norm")] = None
     virtual_stages: Annotated[int | None, _option("virtual_stages")] = None
+    zero_bubble: Annotated[bool, _option("zero_bubble")] = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from tangram.plan.schema import PlanDocument
 from tangram.profiler.torch_extra import require_safetensors
 from tangram.run_options import RunOptions
 from tangram.runtime.chunks import chunk_sections
-from tangram.runtime.executable import check_executable
+from tangram.runtime.executable import check_executable, check_zero_bubble
 from tangram.runtime.hf_config import check_saveable
 from tangram.runtime.models.hyperparameters import parse_hyperparameters
 from tangram.runtime.models.names import names_of
@@ -67,6 +67,8 @@ def check_options(plan: PlanDocument, options: RunOptions) -> None:
         InputError: They do not, or the library for weights is missing.
     """
     chunk_sections(plan, options.virtual_stages)
+    if options.zero_bubble:
+        check_zero_bubble(plan)
     for flag, folder in (("--init", options.init), ("--save", options.save)):
         if folder is not None:
             require_safetensors(flag)

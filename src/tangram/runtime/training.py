@@ -78,6 +78,7 @@ def train_settings(options: RunOptions, num_steps: int) -> TrainSettings:
         max_grad_norm=options.max_grad_norm,
         seed=options.seed,
         virtual_stages=options.virtual_stages,
+        zero_bubble=options.zero_bubble,
     )
 
 
