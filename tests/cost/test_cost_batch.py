@@ -107,7 +107,7 @@ def test_options_of_the_stack_touch_what_they_name() -> None:
 def test_adapters_need_no_gradients_of_weights() -> None:
     plain, adapters = seconds(one_stage()), seconds(one_stage(adapters_only=True))
     # Three products become two, of the layers and of the head; attention and all else stays.
-    assert adapters["matmul"] == pytest.approx(2 / 3 * plain["matmul"], rel=0.05)
+    assert adapters["matmul"] == pytest.approx(2 / 3 * plain["matmul"], rel=0.08)
     assert adapters["attention"] == plain["attention"]
     assert adapters["grad_sync"] == adapters["optimizer"] == 0
 

@@ -81,7 +81,7 @@ STAGE = "pipelines.0.stages.1.predicted"
 
 
 @pytest.mark.parametrize("name", ["forward_s", "backward_s", "step_s", "send_forward_s"])
-@pytest.mark.parametrize("factor", [0.9, 1.00001])
+@pytest.mark.parametrize("factor", [0.9, 1.0001])
 def test_a_changed_stage_time_is_reported(name: str, factor: float) -> None:
     doc = tampered(example_plan("a100-v100-mixed", "gpt3-13b"), f"{STAGE}.{name}", lambda s: s * factor)
     assert found_in(doc) == [("stage-cost-differs", f"pipelines[0].stages[1].predicted.{name}")]

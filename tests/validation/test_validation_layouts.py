@@ -124,7 +124,7 @@ def test_sailor(tmp_path: Path) -> None:
 
 def test_galvatron(tmp_path: Path) -> None:
     run = run_of(tmp_path, GALVATRON)
-    assert (run.degrees.dp, run.degrees.ep, run.degrees.zero, run.micro_batch) == (32, 32, 3, 2)
+    assert (run.degrees.dp, run.degrees.ep, run.degrees.zero, run.micro_batch) == (32, 4, 3, 2)
     assert run.degrees.experts_per_rank == 4
     assert (run.software.method, run.saving.recompute, run.origin.gpu) == ("laer", "full", "A100-80GB-SXM")
     moe = run.model.layers[0].moe
