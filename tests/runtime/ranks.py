@@ -129,6 +129,8 @@ def _run(
         "gloo", store=store, rank=rank, world_size=size, timeout=timedelta(seconds=wait_s)
     )
     try:
-        return case(rank, *args)
+        result = case(rank, *args)
+        dist.barrier()  # nobody leaves while others still connect to it
+        return result
     finally:
         dist.destroy_process_group()
