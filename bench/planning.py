@@ -3,7 +3,8 @@
     python bench/planning.py            prints a table
     python bench/planning.py --write    also puts it into docs/benchmarks.md, with hardware and date
     python bench/planning.py --smoke    one run of everything, to see that it works
-    python bench/planning.py --large    large clusters instead, one cold run each, with the proven gap
+    python bench/planning.py --large    large clusters and a long model instead, one cold run each, with the
+                                        proven gap
 
 Cold is a new process from start to exit (imports, files, planning, printing), by its parent's wall
 clock, with the processor time beside it; peak memory is that process's resident set as the kernel counts
@@ -93,6 +94,12 @@ LARGE_CASES = (
         "400x8xH100-80GB-SXM+480x8xA100-80GB-SXM+320x8xA100-40GB-SXM+320x8xH200-141GB-SXM+272x8xH20-96GB"
         "+256x8xL40S@1600Gbit",
         "5 % within 60 s and 2 GiB",
+    ),
+    Case(
+        "three-kinds-10b on c3-two-islands (12 GPUs; 160 layers of three kinds)",
+        "bench/large/three-kinds.yaml",
+        "examples/clusters/c3-two-islands.yaml",
+        "seconds, with a proven gap",
     ),
 )
 

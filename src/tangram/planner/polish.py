@@ -20,6 +20,7 @@ from math import prod
 
 import numpy as np
 
+from tangram.cost.types import IntArray
 from tangram.planner.frontier import chain_of
 from tangram.planner.problem import Chain, Problem, StageTimes
 from tangram.simulate.formulas import lower_bound_ns
@@ -54,23 +55,34 @@ class Neighbourhood:
     _edges: dict[tuple[int, int], tuple[int, int, int, int]] = field(default_factory=dict)
     _extras: dict[tuple[int, int], int] = field(default_factory=dict)
     _best: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
+    _members: dict[tuple[int, int], list[int]] = field(default_factory=dict)
 
     @cached_property
-    def _by_slice(self) -> dict[tuple[int, int], list[int]]:
-        """Pieces of each slice, fastest first."""
+    def _sorted(self) -> tuple[IntArray, IntArray]:
+        """All pieces, slice by slice and the fastest of each first; and the slice of each as one number."""
         pieces = self.problem.pieces
-        order = np.lexsort((np.arange(len(pieces)), pieces.step_fill_ns, pieces.period_ns))
-        found: dict[tuple[int, int], list[int]] = {}
-        for piece in order.tolist():
-            found.setdefault((int(pieces.start[piece]), int(pieces.stop[piece])), []).append(piece)
-        return found
+        slices = self._number(pieces.start, pieces.stop)
+        order = np.lexsort((np.arange(len(pieces)), pieces.step_fill_ns, pieces.period_ns, slices))
+        return order, slices[order]
+
+    def _number(self, start: IntArray | int, stop: IntArray | int) -> IntArray:
+        return np.asarray(start * (self.problem.num_atoms + 1) + stop)
+
+    def _by_slice(self, span: tuple[int, int]) -> list[int]:
+        """Pieces of a slice, fastest first. Of a long model, most slices are never asked for."""
+        if span not in self._members:
+            order, slices = self._sorted
+            number = self._number(*span)
+            first, last = (int(np.searchsorted(slices, number, side)) for side in ("left", "right"))
+            self._members[span] = order[first:last].tolist()
+        return self._members[span]
 
     def _best_of(self, start: int, stop: int, window: int) -> list[int]:
         """Returns the fastest few pieces of a slice on each portion that hold so many micro-batches."""
         key = start, stop, min(window, self.problem.num_micro_batches)
         if key not in self._best:
             limits, taken, kept = self.problem.pieces.max_in_flight, Counter[tuple[int, int, int]](), []
-            for piece in self._by_slice.get((start, stop), ()):
+            for piece in self._by_slice((start, stop)):
                 if limits[piece] >= key[2]:
                     portion = self._portion(piece)
                     taken[portion] += 1
@@ -217,14 +229,14 @@ class Neighbourhood:
         pieces, extras, spans = step.pieces, step.extras, self._spans(step)
         for place, span in enumerate(spans):
             before, after = pieces[:place], pieces[place + 1 :]
-            for other in self._by_slice[span]:
+            for other in self._by_slice(span):
                 yield (*before, other, *after), extras
             for first, second in self._pairs(*span, self._window(after)):
                 yield (*before, first, second, *after), (*extras[:place], 0, *extras[place:])
         for place in range(len(pieces) - 1):
             before, after = pieces[:place], pieces[place + 2 :]
             start, stop = spans[place][0], spans[place + 1][1]
-            for merged in self._by_slice.get((start, stop), ()):
+            for merged in self._by_slice((start, stop)):
                 yield (*before, merged, *after), (*extras[:place], *extras[place + 1 :])
             for first, second in self._pairs(start, stop, self._window(after)):
                 yield (*before, first, second, *after), extras

@@ -12,7 +12,7 @@ occupancy ``o``, and ``n``, what of that occupies the NICs at its ends; ``m`` mi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
@@ -110,12 +110,28 @@ class Pieces:
 
     def take(self, idx: IntArray) -> Pieces:
         """Returns the pieces at these positions."""
-        return Pieces(**{f.name: getattr(self, f.name)[idx] for f in fields(self)})
+        return Pieces(**_columns([self], lambda columns: columns[0][idx]))
 
     @staticmethod
     def concatenate(parts: Sequence[Pieces]) -> Pieces:
         """Returns all pieces of several tables, in order."""
-        return Pieces(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Pieces)})
+        return Pieces(**_columns(parts, np.concatenate))
+
+
+def _columns(parts: Sequence[Pieces], made: Callable[[list[IntArray]], IntArray]) -> dict[str, IntArray]:
+    """Makes every column from those of the parts; columns that are one array in every part stay one array.
+
+    Of a long model there are millions of pieces, mostly of one stage: half of their columns are the same.
+    """
+    found: dict[tuple[int, ...], IntArray] = {}
+    columns = {}
+    for field_ in fields(Pieces):
+        sources = [getattr(part, field_.name) for part in parts]
+        key = tuple(map(id, sources))
+        if key not in found:
+            found[key] = made(sources)
+        columns[field_.name] = found[key]
+    return columns
 
 
 def single_stage_pieces(
@@ -136,9 +152,12 @@ def single_stage_pieces(
 ) -> Pieces:
     """Returns pieces of one stage each, all on one portion."""
     time = forward_ns + backward_ns
+    known: dict[int, IntArray] = {}
 
     def same(value: int) -> IntArray:
-        return np.full(len(start), value, dtype=np.int64)
+        if value not in known:
+            known[value] = np.full(len(start), value, dtype=np.int64)
+        return known[value]
 
     return Pieces(
         start=start,
