@@ -126,3 +126,25 @@ def test_shares_cover_a_bucket_and_those_that_decay_come_first(ranks: RankPool) 
         assert shares[-1][1] >= slots[-1][1]
         assert all(one[1] <= other[0] for one, other in pairwise(slots))
         assert [slot[2] for slot in slots] == sorted((slot[2] for slot in slots), reverse=True)
+
+
+def started_before_the_first_atom(rank: int, plan: PlanDocument) -> list[set[int]]:
+    """Atoms whose sums are under way when the first atom gets a gradient, micro-batch by micro-batch."""
+    engine, buckets = engine_of(rank, plan)
+    seen: list[set[int]] = []
+
+    def look(_: Any) -> None:
+        seen.append({s.parameter.atom for b in buckets if b._has_started for s in b.slots})
+
+    first = engine.module.local_parameters()[0].parameter
+    first.register_post_accumulate_grad_hook(look)
+    engine.train_step(feed(engine, plan, 0))
+    assert not any(bucket._has_started for bucket in buckets)
+    return seen
+
+
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_sums_run_beside_the_last_backward(zero: int, ranks: RankPool) -> None:
+    plan = plan_of([Stage(3, dp=2, zero=zero)])
+    for seen in ranks.run(2, started_before_the_first_atom, plan):
+        assert seen == [set(), set(), {1, 2, 3, 4}]

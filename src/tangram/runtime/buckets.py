@@ -95,6 +95,8 @@ class Bucket:
         self.own_weights = own.clone() if self.zero == 3 else own
         self.is_whole = True
         self._gradients: Any = None
+        self._work: Any = None
+        self._has_started = False
         self.own_gradients: Any = torch.zeros(size, dtype=gradient_dtype, device=first.device)
         if self.zero < 2:
             self._accumulate_whole()
@@ -158,12 +160,25 @@ class Bucket:
                 parameter.grad = None
         self.own_gradients += self._scattered(whole)
 
-    def reduce(self) -> None:
-        """Once per step: makes ``own_gradients`` the sum over all ranks with the same weights."""
+    def start(self) -> None:
+        """Once per step: starts to sum the gradients, to which nothing will be added any more."""
+        assert not self._has_started
+        self._has_started = True
         if self.zero == 1:
-            self.own_gradients = self._scattered(self._gradients)
-        if self.replicas.size > 1:
+            self.own_gradients = torch.empty_like(self.own_gradients)
+            self._work = scatter_sum_into(self.own_gradients, self._gradients, self.shard, later=True)
+        elif self.replicas.size > 1:
+            self._work = dist.all_reduce(self.own_gradients, group=self.replicas.handle, async_op=True)
+
+    def reduce(self) -> None:
+        """Makes ``own_gradients`` the sum over all ranks with the same weights."""
+        if not self._has_started:
+            self.start()
+        if self._work is not None:
+            self._work.wait()
+        if self.zero == 1 and self.replicas.size > 1:
             dist.all_reduce(self.own_gradients, group=self.replicas.handle)
+        self._has_started, self._work = False, None
 
     def _scattered(self, whole: Any) -> Any:
         share = torch.empty_like(self.own_gradients)

@@ -68,9 +68,13 @@ def gather_into(whole: Any, share: Any, group: Group) -> None:
     _all_gather(whole, share, group=group.handle)
 
 
-def scatter_sum_into(share: Any, whole: Any, group: Group) -> None:
-    """Reduce-scatters flat tensors: this rank's share of the sum; at least two ranks."""
-    _reduce_scatter(share, whole, group=group.handle)
+def scatter_sum_into(share: Any, whole: Any, group: Group, *, later: bool = False) -> Any:
+    """Reduce-scatters flat tensors: this rank's share of the sum; at least two ranks.
+
+    Returns:
+        With ``later`` what has to be waited for, else None.
+    """
+    return _reduce_scatter(share, whole, group=group.handle, async_op=later)
 
 
 def joined(x: Any, dim: int, group: Group) -> Any:

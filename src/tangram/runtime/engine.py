@@ -287,6 +287,7 @@ class Engine:
             is_last=index == num_stages - 1,
             overlap=pipeline.schedule.overlap_p2p,
             hooks=self._hooks,
+            before_backward=self._sharding.begin_backward,
             after_backward=self._sharding.end_backward,
         )
 

@@ -76,13 +76,13 @@ class Pipeline:
     """Runs the micro-batches of a step through one stage.
 
     Args:
-        chunks: The stage module, or its chunks; called with a micro-batch and the hidden state.
-        neighbours: Of this rank.
-        order: What the stage does, action by action.
-        is_first, is_last: Whether the stage has the model's first atoms, and its last ones.
-        overlap: Whether receives are posted ahead.
-        hooks: Who looks on; they get micro-batches of further chunks with higher numbers.
-        after_backward: Called after the backward of each micro-batch, inside of its task.
+        chunks: The stage module, or its chunks; called with a micro-batch and the hidden state. neighbours:
+        Of this rank. order: What the stage does, action by action. is_first, is_last: Whether the stage has
+        the model's first atoms, and its last ones. overlap: Whether receives are posted ahead. hooks: Who
+        looks on; they get micro-batches of further chunks with higher numbers. before_backward: Called
+        before the backward of each micro-batch, inside of its task, with whether it is
+            the last one of its chunk.
+        after_backward: Called after it.
     """
 
     def __init__(
@@ -95,6 +95,7 @@ class Pipeline:
         is_last: bool,
         overlap: bool,
         hooks: StepHooks,
+        before_backward: Any,
         after_backward: Any,
     ) -> None:
         self._chunks = chunks
@@ -103,7 +104,7 @@ class Pipeline:
         self._start = 0 if is_first else None  # the chunk that gets nothing from a stage before
         self._end = len(chunks) - 1 if is_last else None
         self._hooks = hooks
-        self._after_backward = after_backward
+        self._before_backward, self._after_backward = before_backward, after_backward
         self._held: dict[tuple[int, int], tuple[Any, Any]] = {}
         self._splits = any(action.work is Work.WEIGHTS for action in order)
         self._left: dict[tuple[int, int], Callable[[], None]] = {}
@@ -169,6 +170,8 @@ class Pipeline:
             gradient = self._at.gradients_in.take()
             self._hooks.received(TaskKind.SEND_BACKWARD, number)
         self._hooks.begin(TaskKind.BACKWARD, number)
+        # A split backward adds to the weights' gradients later, so nothing of it is the last.
+        self._before_backward(is_last=k == len(self._batches) - 1 and not self._splits)
         if self._splits and hidden is not None:
             rest = split_backward(self._chunks[action.chunk].parameters(), hidden, output, gradient)
             self._left[action.chunk, k] = rest

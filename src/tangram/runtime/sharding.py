@@ -6,7 +6,9 @@ backward begins: weights are gathered again, and the atom whose backward came be
 are reduced and its weights freed. So at most two atoms have whole weights and gradients. All ranks of a group
 run the same atoms in the same order, hence the same collectives.
 
-Collectives run one after the other with compute; a plan's assumed overlaps are not made use of.
+The sums over replicas, of which there is one per step, start as soon as an atom's last backward is done,
+and run beside the backward of the atoms before it. All other collectives run one after the other with
+compute.
 """
 
 from __future__ import annotations
@@ -49,6 +51,7 @@ class Sharding:
         self._own: dict[int, list[Bucket]] = {}
         self._shared: list[Bucket] = []
         self._open: list[int] = []
+        self._is_last = False
 
     def add(
         self, atom: int, unit: Any, parameters: Sequence[LocalParameter], groups: StageGroups, zero: int
@@ -69,8 +72,7 @@ class Sharding:
         rest = sorted((p for p in parameters if p.name != self._shared_name), key=_key)
         for _, members in groupby(rest, key=_key):
             self._own[atom].append(self._bucket(list(members), groups, zero))
-        if any(bucket.zero >= 2 for bucket in self._own[atom]):
-            self._watch(atom, unit)
+        self._watch(atom, unit)
         self._free([atom])
 
     @property
@@ -117,13 +119,25 @@ class Sharding:
         for atom in self._open:
             for bucket in self._own[atom]:
                 bucket.collect()
+                if self._is_last:
+                    bucket.start()
         if self._reshard:
             self._free(self._open)
         self._open.clear()
 
+    def begin_backward(self, *, is_last: bool) -> None:
+        """Before the backward of a micro-batch.
+
+        Args:
+            is_last: Whether nothing is added to the gradients of its atoms afterwards: then they are summed
+                while the atoms before them are in backward.
+        """
+        self._is_last = is_last
+
     def end_backward(self) -> None:
         """After the backward of a micro-batch."""
         self._close()
+        self._is_last = False
         for bucket in self.buckets:
             bucket.absorb()
         for bucket in self._shared:
