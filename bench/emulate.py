@@ -7,7 +7,8 @@
 
 Every case profiles its kinds of GPU by running them, plans on that profile, and runs the plan and others on
 CPU ranks through gloo; emulate_ranks.py says how passes and links are slowed down. What is emulated is time:
-the training itself is real. Needs the extra "train". Other work on the machine shows in the figures.
+the training itself is real. Needs the extra "train". As root, ranks that wake up go before other work on the
+machine; else, and with --quota, that work shows in the figures.
 """
 
 from __future__ import annotations

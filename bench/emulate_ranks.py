@@ -119,8 +119,6 @@ class Ranks:
 
 def _serve(rank: int, pipe: Any, busy: Any) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    with suppress(PermissionError):  # root may: other work on the machine then disturbs less
-        os.nice(-10)
     import torch
 
     torch.set_num_threads(1)
@@ -143,6 +141,11 @@ def _run(
 ) -> tuple[list[tuple[int, int]], float, list[AtomTimes]]:
     import torch.distributed as dist
 
+    if sleeps:
+        # Root may: a rank whose sleep is over then need not wait for other work on the machine. Threads that
+        # are made from here on are of the same kind.
+        with suppress(OSError, AttributeError):
+            os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     dist.init_process_group(
         "gloo",
         store=dist.FileStore(rendezvous, plan.num_gpus),
