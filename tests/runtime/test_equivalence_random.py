@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,12 @@ from equivalence import assert_equal_to_one_process
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ranks import RankPool
+from reference import SETTINGS
 from run_plans import Stage, plan_of
 
 from tangram.job import Recompute
 from tangram.plan.schema import PlanDocument
+from tangram.runtime.settings import TrainSettings
 
 BATCH = 12
 GPUS = (4, 2)  # of the two islands; a stage never leaves one
@@ -86,22 +89,34 @@ def stage_of(
         window=window,
         recompute=draw(st.sampled_from(list(Recompute))),
         offload=draw(st.booleans()),
+        kept_on_host=draw(st.sampled_from([(), (0,), tuple(range(layers))])) if layers else (),
         more=more,
     )
 
 
-def check(ranks: RankPool, plan: PlanDocument) -> None:
-    assert_equal_to_one_process(ranks, plan, steps=3)
+@st.composite
+def runs(draw: st.DrawFn) -> tuple[PlanDocument, TrainSettings]:
+    """A plan, and how it is run: by its own schedule, interleaved, with split backwards."""
+    plan = draw(plans())
+    atoms = min(stage.atoms[1] - stage.atoms[0] for stage in plan.stages)
+    chunks = draw(st.integers(1, min(atoms, 3))) if len(plan.stages) > 1 else 1
+    splits = max(stage.zero for stage in plan.stages) < 2 and draw(st.booleans())
+    clip = draw(st.sampled_from([0.5, 0.0]))
+    return plan, replace(SETTINGS, virtual_stages=chunks, zero_bubble=splits, max_grad_norm=clip)
 
 
-@given(plan=plans())
+def check(ranks: RankPool, run: tuple[PlanDocument, TrainSettings]) -> None:
+    assert_equal_to_one_process(ranks, *run, steps=3)
+
+
+@given(run=runs())
 @settings(max_examples=4, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_equivalence_of_a_few_random_plans(ranks: RankPool, plan: PlanDocument) -> None:
-    check(ranks, plan)
+def test_equivalence_of_a_few_random_plans(ranks: RankPool, run: tuple[PlanDocument, TrainSettings]) -> None:
+    check(ranks, run)
 
 
 @pytest.mark.slow
-@given(plan=plans())
+@given(run=runs())
 @settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-def test_equivalence_of_random_plans(ranks: RankPool, plan: PlanDocument) -> None:
-    check(ranks, plan)
+def test_equivalence_of_random_plans(ranks: RankPool, run: tuple[PlanDocument, TrainSettings]) -> None:
+    check(ranks, run)
