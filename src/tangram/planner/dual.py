@@ -33,7 +33,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tangram.cost.types import FloatArray, IntArray
+from tangram.cost.types import BoolArray, FloatArray, IntArray
 from tangram.planner.problem import FAR_NS, Problem
 
 _FAR = float(FAR_NS)
@@ -87,7 +87,13 @@ class _Slices:
         pieces, windows = problem.pieces, max(1, min(problem.num_micro_batches, problem.num_atoms))
         longest = np.minimum(pieces.max_in_flight[kept], windows)
         by = np.lexsort((longest, pieces.start[kept], pieces.stop[kept]))
-        order, longest = kept[by], longest[by]
+        return _Slices.sorted(problem, kept[by], windows)
+
+    @staticmethod
+    def sorted(problem: Problem, order: IntArray, windows: int) -> _Slices:
+        """The same of pieces that are in order already."""
+        pieces = problem.pieces
+        longest = np.minimum(pieces.max_in_flight[order], windows)
         start, stop = pieces.start[order], pieces.stop[order]
         changes = (np.diff(start) != 0) | (np.diff(stop) != 0)
         rows = np.flatnonzero(np.concatenate([[True], changes | (np.diff(longest) != 0)]))
@@ -165,6 +171,12 @@ class Relaxation:
             time_ns=(part.time_ns + np.where(last, 0, both[part.tail_class])).astype(np.float64),
             forward_ns=(part.forward_ns + np.where(last, 0, forward[part.tail_class])).astype(np.float64),
         )
+
+    def only(self, kept: BoolArray) -> Relaxation:
+        """Returns the relaxation with some of its pieces, one at least."""
+        slices = _Slices.sorted(self.problem, self.slices.order[kept], self.slices.windows)
+        columns = ("start", "stop", "island", "gpus", "busy_ns", "step_ns", "time_ns", "forward_ns")
+        return replace(self, slices=slices, **{name: getattr(self, name)[kept] for name in columns})
 
     def first_guess(self) -> Multipliers:
         """Returns prices in proportion to what GPUs can do, and equal weights."""

@@ -12,7 +12,8 @@ When all sizes have been considered:
 
 3. from the best block plans of the best sizes, random walks (:mod:`tangram.planner.walk`) lead to plans of
    any shape; the best on the way are simulated;
-4. the lowest bounds are worked on longer: the least of all is the plan's.
+4. the lowest bounds are worked on longer, and then raised by cases (:mod:`tangram.planner.cases`): the least
+   of all is the plan's.
 
 There is no listing here, so an answer is proven only where the bound reaches it.
 """
@@ -26,6 +27,7 @@ import numpy as np
 from tangram.cost.types import BoolArray
 from tangram.planner.blocks import BlockPlanner
 from tangram.planner.candidates import Candidate
+from tangram.planner.cases import proves_by_cases
 from tangram.planner.compose import Composer
 from tangram.planner.dual import dual_bound_ns
 from tangram.planner.problem import FAR_NS, Chain, Problem
@@ -39,6 +41,7 @@ _PLANNED = 4  # micro-batch sizes, those with the lowest bounds
 _MOST_DOUBLINGS = 24
 _QUICK_STEPS, _LONG_STEPS = 12, 80  # of the bound
 _WALKS = ((3, 10_000), (2, 30_000), (1, 30_000))  # micro-batch sizes with the best plans; steps from each
+_RAISES, _RAISE_PATHS = (0.015, 0.005), 500  # of a bound by cases: by what shares, and the effort per try
 _STEPS_PER_PAIR = 8  # most steps of a walk, per slice on a portion
 _WALKED = 6  # plans of a walk that are simulated
 
@@ -102,6 +105,7 @@ class LargeComposer(Composer):
                 break
             done.add(lowest)
             self._bound(lowest, self._considered[lowest], _LONG_STEPS)
+        self._raise_lowest()
 
     def list_rest(self) -> None:
         """Does nothing: a large cluster has too many plans to list."""
@@ -131,6 +135,20 @@ class LargeComposer(Composer):
             if pace * problem.num_micro_batches >= self.cutoff_ns:
                 return
             self._with_step_ends(problem_idx, problem, planner, pace, order)
+
+    def _raise_lowest(self) -> None:
+        """Raises the lowest bound by cases, again and again, until the lowest one cannot be raised."""
+        failed: dict[int, int] = {}
+        while self._considered:
+            lowest = min(self._considered, key=lambda idx: (self.lower_bounds_ns[idx], idx))
+            bound, tried = self.lower_bounds_ns[lowest], failed.get(lowest, 0)
+            if tried == len(_RAISES) or bound >= self.cutoff_ns:
+                return
+            target = min(int(bound * (1 + _RAISES[tried])) + 1, self.cutoff_ns)
+            if proves_by_cases(self._considered[lowest], target, _RAISE_PATHS):
+                self.close(lowest, target, proven=target >= self.cutoff_ns)
+            else:
+                failed[lowest] = tried + 1
 
     def _best_of_sizes(self) -> list[Candidate]:
         """Returns the best plan of each micro-batch size that may hold a better one, the best first."""
