@@ -67,6 +67,22 @@ def test_equivalence_under_fp16_with_an_overflow_on_one_stage(ranks: RankPool) -
     assert losses[:2] == pytest.approx(expected.losses, rel=2e-3)
 
 
+def test_equivalence_under_fp16_from_a_scale_that_overflows(ranks: RankPool) -> None:
+    """Steps are left out on all ranks alike, and the scale halved, until it suits."""
+    plan = plan_of(STAGES, tied=True, precision=Precision.FP16)
+    found = ranks.run(plan.num_gpus, train, plan, replace(SETTINGS, initial_loss_scale=2.0**24), 12)
+    assert_copies_are_equal(found)
+    skipped = [result.skipped for result in found[0].results]
+    assert skipped[0]
+    assert 6 <= skipped.count(False) < 12
+    for rank in found:
+        assert [result.skipped for result in rank.results] == skipped
+        scales = [2.0 ** (24 - sum(skipped[:step])) for step in range(12)]
+        assert [result.loss_scale for result in rank.results] == scales
+        updates = [min(step - sum(skipped[:step]), 1) for step in range(12)]
+        assert [result.lr for result in rank.results] == [(0.015, 0.03)[count] for count in updates]
+
+
 @pytest.mark.parametrize(
     ("precision", "zero_bubble"), [(Precision.FP16, False), (Precision.BF16, False), (Precision.BF16, True)]
 )

@@ -45,7 +45,8 @@ class NormCounter:
         views = [bucket.own_gradients[start:stop] for bucket, own in self._counted for start, stop in own]
         if not views:
             return None
-        norms = torch._foreach_norm(views)
+        # In fp32 whatever they are stored in: a norm in fp16 would overflow, and have three digits.
+        norms = [torch.linalg.vector_norm(view, dtype=torch.float32) for view in views]
         return torch.stack([norm.double() for norm in norms]).square().sum()
 
 

@@ -98,10 +98,7 @@ class Optimizer:
         for group in self._adamw.param_groups:
             group["lr"] = learning_rate
         for piece in self._pieces:
-            gradients = piece.gradients.to(torch.float32)
-            gradients = (
-                gradients.mul_(factor) if gradients.dtype == piece.gradients.dtype else gradients * factor
-            )
+            gradients = piece.gradients.to(torch.float32).mul_(factor)
             piece.master.grad = gradients.to(piece.master.device)
         self._adamw.step()
         for piece in self._pieces:
