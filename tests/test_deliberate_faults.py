@@ -46,8 +46,8 @@ from tangram.planner.lattice import prefix_bound
 from tangram.planner.options import PlanOptions, Pruning
 from tangram.planner.problem import FAR_NS, Chain, Problem
 from tangram.planner.recost import cost_violations
+from tangram.planner.referee import Referee
 from tangram.planner.reference import Reference
-from tangram.planner.search import Search
 from tangram.planner.sharing import Sharing
 from tangram.simulate import engine, formulas
 from tangram.simulate.fast import iteration_ns
@@ -259,8 +259,8 @@ FAULTS = (
     ),
     Fault(
         "the referee lets every transfer block its stage",
-        Search._pipeline,
-        "blocking_p2p=not self.job.overlap_p2p",
+        Referee.pipeline,
+        "blocking_p2p=not self.overlap_p2p",
         "blocking_p2p=True",
         documents,
     ),

@@ -28,7 +28,8 @@ from tangram.model.spec import (
 from tangram.planner.answer import SecondOpinion, best_answer
 from tangram.planner.bounds import bound_section
 from tangram.planner.options import PlanOptions
-from tangram.planner.search import Found, Search
+from tangram.planner.referee import Found
+from tangram.planner.search import Search
 from tangram.planner.space import search_space
 from tangram.simulate.fast import iteration_ns
 from tangram.units import GB
@@ -106,7 +107,10 @@ def outcome(
     space = search_space(islands, job.precision)
     search = Search(model, cut_atoms(model, options.granularity), cluster, job, space, options)
     if not share_nics:
-        search.composer.referee = lambda problem, chain: iteration_ns(search._pipeline(problem, chain)[0])
+        search.composer.referee = lambda problem, chain: iteration_ns(
+            search.referee.pipeline(problem, chain)[0]
+        )
+        search.composer.exactly = None
     found = search.run()
     if found is None:
         return None

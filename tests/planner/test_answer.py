@@ -69,7 +69,7 @@ def test_a_plan_of_uniform_has_its_like_among_the_pieces_of_exact() -> None:
     assert problem is not None
     chain = search._like(problem, theirs)
     assert chain is not None
-    ours = search._pipeline(problem, chain)[0].stages
+    ours = search.referee.pipeline(problem, chain)[0].stages
     assert len(ours) == len(theirs.pipeline.stages)
     for mine, given in zip(ours, theirs.pipeline.stages, strict=True):
         assert mine.forward_ns <= given.forward_ns

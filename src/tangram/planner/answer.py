@@ -20,7 +20,8 @@ from tangram.parallelizers.uniform import UniformPlanner, equal_portion
 from tangram.planner.anew import asked_anew
 from tangram.planner.comparisons import Alone, best_alone, better_without
 from tangram.planner.options import Pruning
-from tangram.planner.search import Found, Search
+from tangram.planner.referee import Found
+from tangram.planner.search import Search
 from tangram.planner.space import SearchSpace
 from tangram.units import NS_PER_S, format_duration
 

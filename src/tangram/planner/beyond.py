@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from tangram.cluster.spec import Assumption
 from tangram.parallelizers.relaxed import RelaxedTable
 from tangram.planner.anew import asked_anew
-from tangram.planner.search import Found, Search
+from tangram.planner.referee import Found
+from tangram.planner.search import Search
 from tangram.units import NS_PER_S, format_duration
 
 WORTH_FRAC = 0.001

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tangram.plan.schema import BoundSection, BoundStep
 from tangram.planner.beyond import Beyond
-from tangram.planner.search import Found, Search
+from tangram.planner.referee import Found
+from tangram.planner.search import Search
 from tangram.simulate.formulas import lower_bound_ns
 from tangram.simulate.pipeline import SimPipeline
 from tangram.units import NS_PER_S

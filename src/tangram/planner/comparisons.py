@@ -9,7 +9,8 @@ from tangram.cluster.spec import Island
 from tangram.plan.schema import Comparison
 from tangram.planner.anew import asked_anew
 from tangram.planner.fixed import best_fixed_ns, even_split
-from tangram.planner.search import Found, Search
+from tangram.planner.referee import Found
+from tangram.planner.search import Search
 from tangram.planner.space import search_space
 from tangram.units import NS_PER_S, count_of
 

@@ -16,7 +16,8 @@ from tangram.parallelizers.exact import ExactStageTable
 from tangram.parallelizers.protocols import OptionTable, TableRequest
 from tangram.planner.edges import tied_bytes
 from tangram.planner.placement import place
-from tangram.planner.search import MicroBatch, Search
+from tangram.planner.referee import MicroBatch
+from tangram.planner.search import Search
 from tangram.planner.traffic import EdgeBook
 from tangram.simulate.fast import iteration_ns
 from tangram.simulate.pipeline import SimPipeline, SimStage

@@ -10,7 +10,8 @@ from tangram.cluster.spec import Island
 from tangram.plan.schema import GpuSlot, IdleSection
 from tangram.planner.candidates import Candidate
 from tangram.planner.placement import Placement
-from tangram.planner.search import Found, Search
+from tangram.planner.referee import Found
+from tangram.planner.search import Search
 from tangram.units import NS_PER_S, format_duration
 
 

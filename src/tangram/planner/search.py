@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from tangram.cluster.spec import Cluster, Portion
+from tangram.cluster.spec import Cluster
 from tangram.job import Job
 from tangram.model.atoms import Atom
 from tangram.model.spec import ModelSpec
@@ -17,7 +17,7 @@ from tangram.parallelizers.protocols import StageChoice, StageTable
 from tangram.planner.blocks import uncovered
 from tangram.planner.candidates import Candidate
 from tangram.planner.compose import Composer
-from tangram.planner.edges import Boundaries, boundaries, placed_edge, tied_bytes
+from tangram.planner.edges import boundaries, placed_edge, tied_bytes
 from tangram.planner.frontier import chain_of
 from tangram.planner.large import LargeComposer
 from tangram.planner.lattice import prefix_bound
@@ -25,65 +25,22 @@ from tangram.planner.links import ClassLinks
 from tangram.planner.options import PlanOptions, Pruning
 from tangram.planner.pairs import PairRules
 from tangram.planner.pinned import pinned_slices
-from tangram.planner.placement import Placement, place
-from tangram.planner.problem import FAR_NS, Chain, Problem, StageTimes, with_tail_step
+from tangram.planner.placement import place
+from tangram.planner.problem import FAR_NS, Chain, Problem, with_tail_step
 from tangram.planner.queries import SliceQueries, collapsed
-from tangram.planner.reference import Reference, reference
+from tangram.planner.referee import Found, MicroBatch, Referee
+from tangram.planner.reference import reference
 from tangram.planner.space import SearchSpace
 from tangram.planner.tables import TableBuilder, TableSet
-from tangram.planner.traffic import EdgeBook, Traffic
-from tangram.simulate.engine import simulate
-from tangram.simulate.fast import iteration_ns
-from tangram.simulate.pipeline import SimEdge, SimPipeline, SimStage
+from tangram.planner.traffic import EdgeBook
+from tangram.simulate.pipeline import SimEdge
 from tangram.units import NS_PER_S
 
 _EXTRA_IN_FLIGHT = 2
 _CONTENDED_FINALISTS = 6
 _SCOUT_PACE = 1.3
 _SCOUTED_SIZES = 3  # micro-batch sizes whose relaxed programme says which one to begin with
-_BUSY_NIC = 16  # transfers of more than 1/16 of the pace are simulated with shared NICs while searching
 _LIKELY_TP = 2
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class MicroBatch:
-    """Everything about one micro-batch size.
-
-    Attributes:
-        size: Samples that enter the pipeline together.
-        num_micro_batches: Per step.
-        reference: One GPU alone.
-        cuts: Bytes at every cut.
-    """
-
-    size: int
-    num_micro_batches: int
-    reference: Reference
-    cuts: Boundaries
-
-    @property
-    def bound_ns(self) -> int:
-        """What no pipeline of this micro-batch size can beat, before any table is made."""
-        return int(self.reference.least_iteration_s(self.num_micro_batches) * NS_PER_S)
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A plan that the search found, placed and simulated.
-
-    Attributes:
-        micro_batch: Its size.
-        stages: First to last, as chosen by their parallelizers.
-        placements: GPUs of each stage.
-        pipeline: What the simulator executed.
-        iteration_ns: Simulated, with shared NICs.
-    """
-
-    micro_batch: MicroBatch
-    stages: tuple[StageChoice, ...]
-    placements: tuple[Placement, ...]
-    pipeline: SimPipeline
-    iteration_ns: int
 
 
 @dataclass(slots=True)
@@ -101,6 +58,8 @@ class Search:
         considered: Micro-batch sizes whose tables were made.
         forced: Per island left out, the best plan found that uses it; None when there is none.
         is_stopped: Whether it ended early: what was found counts, and nothing more is looked for.
+        referee: Executes plans.
+        composer: Finds them.
     """
 
     model: ModelSpec
@@ -118,24 +77,26 @@ class Search:
     considered: list[int] = field(default_factory=list)
     forced: dict[int, Candidate | None] = field(default_factory=dict)
     is_stopped: bool = False
+    referee: Referee = field(init=False)
     composer: Composer = field(init=False)
     _said: str = ""
     _ideal_ns: dict[int, int] = field(default_factory=dict)
     _sizes: list[MicroBatch] = field(default_factory=list)
-    _contexts: dict[int, tuple[Problem, MicroBatch, TableSet]] = field(default_factory=dict)
     _problems: dict[int, Problem] = field(default_factory=dict)
     _known: Found | None = None
-    _executed: dict[int, Found] = field(default_factory=dict)
-    _book: EdgeBook = field(init=False)
     _links: ClassLinks = field(init=False)
 
     def __post_init__(self) -> None:
-        self._book = EdgeBook(self.cluster, self.job.basis)
-        self._links = ClassLinks.of(
-            self.cluster, self.space, tied_bytes(self.model, self.job), self.job.basis
-        )
+        tied = tied_bytes(self.model, self.job)
+        self.referee = Referee(EdgeBook(self.cluster, self.job.basis), tied, self.job.overlap_p2p)
+        self._links = ClassLinks.of(self.cluster, self.space, tied, self.job.basis)
         kind = LargeComposer if self.space.is_large else Composer
-        self.composer = kind(self._referee, self.options.effort, incumbent_ns=self.incumbent_ns)
+        self.composer = kind(
+            self.referee.quick_ns,
+            self.options.effort,
+            incumbent_ns=self.incumbent_ns,
+            exactly=self.referee.exact_ns,
+        )
         if self.progress is not None:
             self.composer.report = self._report
 
@@ -470,7 +431,7 @@ class Search:
             nics=self._links.nics,
             runs=tables.runs,
         )
-        self._contexts[id(problem)] = (problem, size, tables)
+        self.referee.add(problem, size, tables)
         return problem
 
     def _max_in_flight(self, size: MicroBatch) -> int:
@@ -492,68 +453,13 @@ class Search:
         first, second = place((front.portion, behind.portion))
         return placed_edge(self.cluster, first, second, size.cuts.bytes_at[front.stop], self.job.basis)
 
-    def _referee(self, problem: Problem, chain: Chain) -> int:
-        """Simulates a chain; with shared NICs where transfers are long enough to meet there."""
-        pipeline = self._pipeline(problem, chain)[0]
-        longest = max((e.forward_occupancy_ns for e in pipeline.edges if e.forward_resources), default=0)
-        pace = max(s.forward_ns + s.backward_ns for s in pipeline.stages)
-        if longest * _BUSY_NIC > pace:
-            return simulate(pipeline).iteration_ns
-        return iteration_ns(pipeline)
-
-    def _pipeline(self, problem: Problem, chain: Chain) -> tuple[SimPipeline, tuple[Placement, ...]]:
-        _, size, tables = self._contexts[id(problem)]
-        times: list[StageTimes] = []
-        windows: list[int] = []
-        spans: list[tuple[int, Portion]] = []
-        for piece, window in zip(chain.pieces, chain.windows, strict=True):
-            stages = tables.stages_of(piece)
-            own = [window]
-            for stage in reversed(stages[:-1]):
-                own.append(own[-1] + 1 + stage.extra_in_flight)
-            windows += reversed(own)
-            times += stages
-            spans += tables.spans(piece)
-        traffic = Traffic(
-            self._book,
-            tuple(portion for _, portion in spans),
-            tuple(size.cuts.bytes_at[stop] for stop, _ in spans[:-1]),
-            tied_bytes(self.model, self.job),
-            problem.num_micro_batches,
-            max(stage.time_ns for stage in times),
-        )
-        placements = place(traffic.portions, traffic.best_homes())
-        pipeline = self._book.pipeline(
-            placements,
-            traffic.bytes_behind,
-            traffic.tied_bytes,
-            [
-                SimStage(t.forward_ns, t.backward_ns, t.step_ns, w)
-                for t, w in zip(times, windows, strict=True)
-            ],
-            problem.num_micro_batches,
-            blocking_p2p=not self.job.overlap_p2p,
-        )
-        return pipeline, placements
-
     def _best(self) -> Found | None:
         """Simulates the best few once more with shared NICs, until no other can be better."""
         best = self.adopt(self._known) if self._known is not None else None
         for candidate in sorted(self.composer.candidates, key=lambda c: c.rank)[:_CONTENDED_FINALISTS]:
             if best is not None and candidate.time_ns >= best.iteration_ns:
                 break
-            found = self._found(candidate)
+            found = self.referee.found(candidate)
             if best is None or found.iteration_ns < best.iteration_ns:
                 best = found
         return best
-
-    def _found(self, candidate: Candidate) -> Found:
-        """Executes a candidate with shared NICs, once."""
-        if id(candidate) in self._executed:
-            return self._executed[id(candidate)]
-        problem, size, tables = self._contexts[id(candidate.problem)]
-        pipeline, placements = self._pipeline(problem, candidate.chain)
-        stages = tuple(choice for piece in candidate.chain.pieces for choice in tables.choices(piece))
-        contended = simulate(pipeline).iteration_ns
-        self._executed[id(candidate)] = Found(size, stages, placements, pipeline, contended)
-        return self._executed[id(candidate)]
