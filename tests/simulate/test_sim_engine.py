@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -11,6 +12,7 @@ from hypothesis import given, settings
 from sim_cases import pipelines, random_pipeline, uniform_pipeline
 from sim_naive import naive_run
 
+from tangram.simulate import engine
 from tangram.simulate.engine import simulate
 from tangram.simulate.fast import iteration_ns
 from tangram.simulate.pipeline import SimEdge, SimPipeline, SimStage
@@ -70,6 +72,32 @@ def test_equals_the_longest_path_on_large_pipelines() -> None:
     for _ in range(10):
         pipeline = random_pipeline(rng, max_stages=12, max_micro_batches=128, scale=10**8)
         assert simulate(pipeline).iteration_ns == iteration_ns(pipeline)
+
+
+@pytest.mark.parametrize("resources", [False, True])
+def test_what_repeats_is_as_if_it_were_executed(resources: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many micro-batches: cycles of one and of several, and states that never repeat."""
+    cycles: Counter[int] = Counter()
+    repeat = engine._Run.repeat
+
+    def counted(run: engine._Run, cycle: int) -> None:
+        before = run.lanes[0].next_task
+        repeat(run, cycle)
+        cycles[cycle] += run.lanes[0].next_task > before
+
+    monkeypatch.setattr(engine._Run, "repeat", counted)
+    rng = random.Random(70 + resources)
+    for number in range(200):
+        scale = rng.choice((2, 10, 10**9))
+        pipeline = random_pipeline(rng, resources=resources, blocking=None, max_micro_batches=90, scale=scale)
+        timeline = simulate(pipeline)
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "_FIRST_LOOK", 1000)
+            assert timeline == simulate(pipeline), pipeline
+        if number < 5:
+            assert table(timeline) == naive_table(pipeline), pipeline
+    assert cycles[1] > 50
+    assert cycles[2] + cycles[3] + cycles[4] > 5
 
 
 @given(pipelines(resources=True, blocking=True))

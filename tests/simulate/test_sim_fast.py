@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -112,6 +114,40 @@ def test_equals_the_naive_executor() -> None:
             rng, blocking=None, low=rng.choice((0, 1)), scale=rng.choice((2, 10, 10**9))
         )
         assert iteration_ns(pipeline) == naive_run(pipeline).iteration_ns, pipeline
+
+
+def test_rounds_that_repeat_are_as_if_they_were_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Many micro-batches: cycles of one round and of several, and rounds that never repeat."""
+    cycles: Counter[int] = Counter()
+    put_off = fast._put_off
+    period = fast._period
+
+    def seen(rounds: int, *state: Any) -> int | None:
+        found = period(rounds, *state)
+        cycles[rounds] += found is not None
+        return found
+
+    monkeypatch.setattr(fast, "_period", seen)
+    skips: list[int] = []
+
+    def skipped(*state: Any) -> None:
+        skips.append(state[-1])
+        put_off(*state)
+
+    monkeypatch.setattr(fast, "_put_off", skipped)
+    rng = random.Random(21)
+    for number in range(300):
+        scale = rng.choice((2, 10, 10**9))
+        pipeline = random_pipeline(rng, blocking=None, max_micro_batches=90, scale=scale)
+        found = iteration_ns(pipeline)
+        with monkeypatch.context() as patch:
+            patch.setattr(fast, "_FIRST_LOOK", 1000)
+            assert found == iteration_ns(pipeline), pipeline
+        if number < 5:
+            assert found == naive_run(pipeline).iteration_ns, pipeline
+    assert len(skips) > 100
+    assert cycles[1] > 80
+    assert cycles[2] + cycles[3] + cycles[4] > 5
 
 
 @settings(max_examples=60, deadline=None)

@@ -8,6 +8,10 @@ uses is done with the transfers before it, and does not let later ones overtake.
 deterministic; and without shared resources it is the longest path of
 :func:`tangram.simulate.fast.iteration_ns`. With them, as with any queue, a faster task can lengthen the
 iteration.
+
+What happens next depends on nothing but the state, relative to the time and to the micro-batch that the first
+stage is at. So once a state repeats, a few micro-batches later, so does all that follows it, as long as every
+stage has forwards left: what these did is written down for the next ones, a period apart, and not executed.
 """
 
 from __future__ import annotations
@@ -20,6 +24,8 @@ from tangram.simulate.pipeline import SimPipeline
 from tangram.simulate.timeline import Timeline, Times
 
 _BACKWARD, _FORWARD = 0, 1
+_FIRST_LOOK = 4  # micro-batches before the first look whether the state repeats; then half as many again
+_LONGEST_CYCLE = 4  # micro-batches that may repeat together
 
 
 def simulate(pipeline: SimPipeline) -> Timeline:
@@ -27,8 +33,19 @@ def simulate(pipeline: SimPipeline) -> Timeline:
     run = _Run(pipeline)
     for i in range(pipeline.num_stages):
         run.advance(i)
+    done, seen, at, look = run.lanes[0].starts[_BACKWARD], None, 0, _FIRST_LOOK
     while run.ready:
         run.transfer(*heapq.heappop(run.ready))
+        if len(done) < look:
+            continue
+        if seen is None:
+            seen, at = run.state(), len(done)
+        elif run.state() == seen:
+            run.repeat(len(done) - at)
+            seen = None
+        elif len(done) - at >= _LONGEST_CYCLE:
+            seen = None
+        look = len(done) + (len(done) // 2 if seen is None else 1)
     return Timeline(
         pipeline=pipeline,
         forward_starts_ns=_complete(lane.starts[_FORWARD] for lane in run.lanes),
@@ -48,6 +65,9 @@ class _Lane:
     inputs: tuple[list[int], list[int]]  # when each input arrives, as far as known
     starts: tuple[list[int], list[int]]
     sends: tuple[bool, bool]  # whether a direction has a neighbour to send to
+    at_once: tuple[bool, bool]  # whether inputs of a direction are there from the start
+    window: int
+    last_pair: int  # of its tasks, where the last pair of a backward and a forward begins
     next_task: int = 0
     free_ns: int = 0
     is_sending: bool = False  # only when point-to-point blocks
@@ -88,6 +108,42 @@ class _Run:
                 heapq.heappush(self.ready, (end, i, k, direction))
                 lane.is_sending = self.blocking
 
+    def state(self) -> tuple[object, ...]:
+        """Everything that decides what happens next, relative to the first stage."""
+        now, done = self.lanes[0].free_ns, len(self.lanes[0].starts[_BACKWARD])
+        lanes = []
+        for lane in self.lanes:
+            arrived = [
+                tuple(time - now for time in lane.inputs[d][len(lane.starts[d]) :])
+                for d in (_BACKWARD, _FORWARD)
+                if not lane.at_once[d]
+            ]
+            lanes.append((lane.next_task - 2 * done, lane.free_ns - now, lane.is_sending, *arrived))
+        waiting = sorted((time - now, sender, k - done, d) for time, sender, k, d in self.ready)
+        return (*lanes, *waiting, *(time - now for time in self.free_ns))
+
+    def repeat(self, cycle: int) -> None:
+        """Does what the last few micro-batches of every stage did for as many more as have a forward and a
+        backward in every stage.
+        """
+        period = self.lanes[0].starts[_BACKWARD][-1] - self.lanes[0].starts[_BACKWARD][-1 - cycle]
+        times = min((lane.last_pair - lane.next_task) // (2 * cycle) for lane in self.lanes)
+        if times <= 0 or any(lane.next_task < lane.window + 2 * cycle for lane in self.lanes):
+            return
+        shift = times * period
+        for lane in self.lanes:
+            lane.next_task += 2 * times * cycle
+            lane.free_ns += shift
+            for d in (_BACKWARD, _FORWARD):
+                _extend(lane.starts[d], cycle, times, period)
+                if not lane.at_once[d]:
+                    _extend(lane.inputs[d], cycle, times, period)
+        for sent in (*self.send_starts[_BACKWARD], *self.send_starts[_FORWARD]):
+            _extend(sent, cycle, times, period)
+        self.free_ns = [time + shift for time in self.free_ns]
+        # Adding the same to all keeps a heap a heap.
+        self.ready = [(time + shift, sender, k + times * cycle, d) for time, sender, k, d in self.ready]
+
     def transfer(self, ready: int, sender: int, k: int, direction: int) -> None:
         """Serves one transfer: nobody can become ready before it any more."""
         edge = sender if direction == _FORWARD else sender - 1
@@ -123,6 +179,9 @@ def _lane(pipeline: SimPipeline, i: int) -> _Lane:
         inputs=(at_once if is_last else [], at_once if is_first else []),
         starts=([], []),
         sends=(not is_first, not is_last),
+        at_once=(is_last, is_first),
+        window=window,
+        last_pair=window + 2 * (m - window) - 2,
     )
 
 
@@ -141,6 +200,13 @@ def _resources(pipeline: SimPipeline) -> tuple[list[tuple[Sequence[int], Sequenc
         for i, edge in enumerate(pipeline.edges)
     ]
     return uses, len(numbers)
+
+
+def _extend(starts: list[int], cycle: int, times: int, period: int) -> None:
+    """Repeats the last few entries, a period later each time."""
+    last = starts[-cycle:]
+    for number in range(1, times + 1):
+        starts += [start + number * period for start in last]
 
 
 def _complete(rows: Iterable[list[int]]) -> Times:

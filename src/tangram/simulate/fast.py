@@ -5,11 +5,15 @@ stage to the first; stage ``i`` runs backward ``n``, then forward ``n + w_i``. T
 stage's backward of this round. The forward needs forward ``n + w_i`` of the previous stage, which ran in
 round ``n + w_i - w_(i-1)``, an earlier one since windows fall along the pipeline, or in the warm-up. So one
 pass suffices, without a queue.
+
+While every stage has forwards left, all rounds do the same. So once a few rounds have put off everything that
+later ones depend on by the same time, so do the next few, and all that follow; they need not be run.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +28,8 @@ _Constants = tuple[int, int, int, int, list[int], Callable[[int], None], int, in
 # faster than apart).
 _MIN_BATCH = 16
 _MAX_BATCH_ELEMENTS = 2**23  # 64 MiB of arrival times
+_FIRST_LOOK = 4  # rounds before the first look whether they repeat; then half as many again, each time
+_LONGEST_CYCLE = 4  # rounds that may repeat together
 _INT64_SAFE = 2**62
 
 
@@ -59,10 +65,25 @@ def _rounds(
 ) -> list[int]:
     """Runs the rounds after the warm-up; returns when each stage has ended its last backward."""
     back_links = [0] * plan.num_stages
-    m = plan.num_micro_batches
+    m, n, look = plan.num_micro_batches, 0, _FIRST_LOOK
     # Constants in one tuple per stage, and conditionals instead of max(), halve the time of this loop.
     constants = _constants(plan, windows, arrivals)
-    for n in range(m):
+    before: list[int] = []
+    while n < m:
+        if n == look:
+            before = [*lanes, *links, *back_links]
+        elif n > look:
+            rounds, left = n - look, (m - windows[0] - n) // (n - look)
+            period = _period(rounds, before, [*lanes, *links, *back_links], windows, arrivals)
+            if period is not None and left > 0:
+                later = left * period
+                lanes, links, back_links = (
+                    [t + later for t in times] for times in (lanes, links, back_links)
+                )
+                _put_off(arrivals, windows, later)
+                m -= left * rounds
+            if period is not None or rounds == _LONGEST_CYCLE:
+                look = n + n // 2
         arrival = 0
         for i, forward, backward, window, received, send, occ, latency, back_occ, back_latency in constants:
             lane = lanes[i]
@@ -80,7 +101,35 @@ def _rounds(
                 links[i] = link
                 send(link + latency)
             lanes[i] = lane
+        n += 1
     return lanes
+
+
+def _period(
+    rounds: int,
+    before: Sequence[int],
+    after: Sequence[int],
+    windows: Sequence[int],
+    arrivals: Sequence[Sequence[int]],
+) -> int | None:
+    """Returns by how much some rounds have put off everything that the next ones depend on; None where not
+    all of it by the same time.
+    """
+    period = after[0] - before[0]
+    if any(b - a != period for a, b in zip(before, after, strict=True)):
+        return None
+    for sent, (front, behind) in zip(arrivals[1:], pairwise(windows), strict=False):
+        waiting = range(len(sent) - (front - behind), len(sent))  # Those sent and not taken.
+        if any(k < rounds or sent[k] - sent[k - rounds] != period for k in waiting):
+            return None
+    return period
+
+
+def _put_off(arrivals: Sequence[list[int]], windows: Sequence[int], time_ns: int) -> None:
+    """Puts off tensors that were sent and not taken."""
+    for sent, (front, behind) in zip(arrivals[1:], pairwise(windows), strict=False):
+        for k in range(len(sent) - (front - behind), len(sent)):
+            sent[k] += time_ns
 
 
 def _constants(plan: SimPipeline, windows: Sequence[int], arrivals: list[list[int]]) -> list[_Constants]:
