@@ -22,6 +22,8 @@ from tangram.planner import answer
 from tangram.planner.effort import Effort
 from tangram.planner.options import PlanOptions, Pruning
 from tangram.planner.recost import cost_violations
+from tangram.planner.referee import Found
+from tangram.planner.search import Search
 from tangram.planner.space import search_space
 
 CLUSTERS = Path(__file__).parents[2] / "examples" / "clusters"
@@ -131,21 +133,27 @@ def test_a_size_is_open_while_its_bound_is_below_the_plan_and_nothing_is_proven(
 def test_a_list_holds_the_best_plan_of_uniform() -> None:
     uniform, search = answer_to(QUICK, "uniform"), answer_to(QUICK, "exact").search
     size = uniform.found.micro_batch.size
-    slower = answer._question(
-        search, incumbent_ns=uniform.found.iteration_ns + 1, only_sizes=frozenset({size})
-    )
+    slower = answer._question(search, uniform.found.iteration_ns + 1, frozenset({size}))
     found = slower.run_listing()
     assert found is not None
     assert found.iteration_ns <= uniform.found.iteration_ns
     assert slower.is_settled(found.iteration_ns)
     assert slower.considered == [size]
-    again = answer._question(search, incumbent_ns=found.iteration_ns, only_sizes=frozenset({size}))
+    again = answer._question(search, found.iteration_ns, frozenset({size}))
     better = again.run_listing()
     assert better is None or better.iteration_ns >= found.iteration_ns
     assert again.is_settled(found.iteration_ns)
 
 
-def test_an_incomplete_list_is_followed_by_the_whole_question(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_an_incomplete_list_the_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    gone_on: list[Search] = []
+    go_on = Search.go_on
+
+    def goes_on(search: Search) -> Found | None:
+        gone_on.append(search)
+        return go_on(search)
+
+    monkeypatch.setattr(Search, "go_on", goes_on)
     monkeypatch.setattr(answer, "LISTED_LABELS", 1)
     monkeypatch.setattr(answer, "LISTED_PLANS", 1)
     exact, uniform = (
@@ -155,7 +163,9 @@ def test_an_incomplete_list_is_followed_by_the_whole_question(monkeypatch: pytes
     assert exact is not None
     assert uniform is not None
     assert exact.second is not None
-    assert exact.search.counts["second_opinion_queries"] > uniform.search.counts["queries"]
+    (asked,) = gone_on
+    assert asked.options.parallelizers == ("uniform",)
+    assert asked.considered == [2]
     assert exact.found.iteration_ns <= uniform.found.iteration_ns
 
 

@@ -3,7 +3,8 @@
 The space of ``exact`` holds every plan of ``uniform``, except for large clusters that are counted in blocks.
 So where the search proves its answer, ``uniform`` has no better one. A micro-batch size that the search
 leaves open might hold one; then the plans of ``uniform`` that may be faster are listed there, and the better
-plan counts. Where even these are too many, ``uniform`` alone is asked, as if the user had chosen it.
+plan counts. Where even these are too many, the search among them goes on as any search does, at the sizes
+that are open and with the same time to beat.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from tangram.parallelizers.uniform import UniformPlanner, equal_portion
 from tangram.planner.anew import asked_anew
 from tangram.planner.comparisons import Alone, best_alone, better_without
 from tangram.planner.options import Pruning
+from tangram.planner.problem import FAR_NS
 from tangram.planner.referee import Found
 from tangram.planner.search import Search
 from tangram.planner.space import SearchSpace
@@ -145,35 +147,31 @@ def _with_second_opinion(search: Search, found: Found) -> tuple[Found, SecondOpi
         return found, SecondOpinion(gap_frac, found.iteration_ns, None, num_questions)
     if search.progress is not None:
         search.progress(f"asking {_ASKED} for a second opinion")
-    listed = _question(search, incumbent_ns=found.iteration_ns, only_sizes=sizes)
-    theirs, queries = listed.run_listing(), listed.counts["queries"]
+    listed = _question(search, found.iteration_ns, sizes)
+    theirs = listed.run_listing()
+    if not listed.is_settled(min(found.iteration_ns, theirs.iteration_ns if theirs else FAR_NS)):
+        theirs = listed.go_on()
     if theirs is not None and theirs.iteration_ns >= found.iteration_ns:
         theirs = None
-    if not listed.is_settled(theirs.iteration_ns if theirs else found.iteration_ns):
-        asked = _question(search)
-        answer = best_answer(asked)
-        queries += asked.counts["queries"]
-        known = [plan for plan in (theirs, answer.found if answer else None) if plan is not None]
-        theirs = min(known, key=lambda plan: plan.iteration_ns, default=None)
     second = SecondOpinion(gap_frac, found.iteration_ns, theirs.iteration_ns if theirs else None)
-    search.counts["second_opinion_queries"] = queries
+    search.counts["second_opinion_queries"] = listed.counts["queries"]
     search.counts["second_opinion_is_better"] = int(second.is_better)
     if theirs is not None and second.is_better:
         found = search.with_left_out(search.improved(theirs))
     return found, second
 
 
-def _question(
-    search: Search, *, incumbent_ns: int | None = None, only_sizes: frozenset[int] | None = None
-) -> Search:
-    """The same question to ``uniform``; where it has a time to beat, with effort for a complete list."""
+def _question(search: Search, incumbent_ns: int, only_sizes: frozenset[int]) -> Search:
+    """The same question to ``uniform``, with a time to beat, effort for a complete list, and no more for
+    bounds.
+    """
     effort = search.options.effort
-    if incumbent_ns is not None:
-        widest, narrowest = (
-            replace(wide, listing_labels=LISTED_LABELS, listing_plans=LISTED_PLANS)
-            for wide in (effort.widest, effort.narrowest)
-        )
-        effort = replace(effort, widest=widest, narrowest=narrowest)
+    widest, narrowest = (
+        replace(wide, listing_labels=LISTED_LABELS, listing_plans=LISTED_PLANS)
+        for wide in (effort.widest, effort.narrowest)
+    )
+    merged = min(effort.merged_labels, LISTED_LABELS)
+    effort = replace(effort, widest=widest, narrowest=narrowest, merged_labels=merged)
     return asked_anew(
         search,
         replace(search.options, parallelizers=(_ASKED,), effort=effort),

@@ -186,18 +186,19 @@ class Composer:
 
     def list_rest(self) -> None:
         """Simulates every plan whose bound is below the best time, of all problems considered; instead of
-        :meth:`settle`, where nothing but that is of interest.
+        :meth:`settle`, where nothing but that is of interest. Problems with too many remain for it.
         """
         for idx in sorted(self._open, key=lambda idx: (self.stairs_ns[idx][1], idx)):
             prober = self._open[idx]
             if self._is_settled(idx):
+                del self._open[idx]
                 continue
             wide, problem = self.effort.wide(prober.problem.num_micro_batches), prober.problem
             before, names = prober.num_labels, np.arange(len(problem.pieces))
             if self._list_all(idx, prober, problem, names, wide.listing_labels, wide):
                 self.close(idx, self.cutoff_ns, proven=True)
+                del self._open[idx]
             self.num_labels += prober.num_labels - before
-        self._open.clear()
 
     def improve(self, problem_idx: int, problem: Problem, chain: Chain) -> None:
         """Improves a plan of a problem that has been considered, step by step."""
@@ -376,7 +377,9 @@ class Composer:
         self._list_all(problem_idx, thin, problem, kept, _THIN_LABELS * wide.listing_labels, wide)
         before = prober.num_labels
         everything = np.arange(len(problem.pieces))
-        if self._list_all(problem_idx, prober, problem, everything, wide.listing_labels, wide):
+        if not prober.is_too_much(self.cutoff_ns) and self._list_all(
+            problem_idx, prober, problem, everything, wide.listing_labels, wide
+        ):
             self.close(problem_idx, self.cutoff_ns, proven=True)
         self.num_labels += thin.num_labels + prober.num_labels - before
 

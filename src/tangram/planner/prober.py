@@ -13,6 +13,7 @@ from tangram.planner.problem import FAR_NS, Chain, Problem
 
 _FIRST_CUTOFFS = (1.005, 1.02, 1.06, 1.12, 1.25, 1.6, 3.0, None)
 _HURRIED_CUTOFFS = (1.05, 1.3, None)
+_AGAIN = 0.97  # a search that gave up gives up at cut-offs down to this much lower too, it is assumed
 _REUSED_GUIDE = 1.02  # a guide for periods this much longer serves as well
 
 
@@ -38,6 +39,7 @@ class Prober:
     _levels: int = 1
     _guides: dict[tuple[int, int], PrefixBound] = field(default_factory=dict)
     _easy_bound: tuple[int, SearchResult] | None = None
+    _too_much_ns: dict[Objective | None, int] = field(default_factory=dict)
 
     def guide(self, cutoff_ns: int) -> PrefixBound:
         """Returns the relaxed programme over pieces that a plan below the cut-off may contain."""
@@ -101,6 +103,9 @@ class Prober:
         plain = objective is Objective.LOWER_BOUND and margin_frac == 0
         if plain and self._easy_bound and self._easy_bound[0] == cutoff_ns:
             return self._easy_bound[1]
+        whole = beam is None and must_use is None
+        if whole and self._gives_up(objective, cutoff_ns):
+            return SearchResult([], None, 0, exhausted=False, gave_up=True)
         while True:
             easy = self._levels == 1 and self.effort.levels > 1
             found = self._run(
@@ -112,9 +117,20 @@ class Prober:
                 must_use=must_use,
                 max_chains=max_chains,
             )
-            if not (found.gave_up and easy):
-                return found
-            self._levels = self.effort.levels
+            if found.gave_up and easy:
+                self._levels = self.effort.levels
+                continue
+            if found.gave_up and whole:
+                self._too_much_ns[objective] = min(cutoff_ns, self._too_much_ns.get(objective, cutoff_ns))
+            return found
+
+    def is_too_much(self, cutoff_ns: int) -> bool:
+        """Whether a list of all plans below a cut-off is known to be too long."""
+        return self._gives_up(Objective.LOWER_BOUND, cutoff_ns) or self._gives_up(None, cutoff_ns)
+
+    def _gives_up(self, objective: Objective | None, cutoff_ns: int) -> bool:
+        """Whether a search (None: a list) has given up at no much higher a cut-off."""
+        return objective in self._too_much_ns and cutoff_ns >= _AGAIN * self._too_much_ns[objective]
 
     def _run(
         self,
@@ -160,13 +176,16 @@ class Prober:
     def list_all(self, cutoff_ns: int, label_limit: int, max_chains: int) -> SearchResult:
         """Lists every plan whose lower bound is below a cut-off, up to the limits."""
         self.settle_floor(cutoff_ns)
-        return self._run(
+        found = self._run(
             Objective.LOWER_BOUND,
             cutoff_ns,
             dominance=False,
             label_limit=label_limit,
             max_chains=max_chains,
         )
+        if found.gave_up or len(found.chains) == max_chains:
+            self._too_much_ns[None] = min(cutoff_ns, self._too_much_ns.get(None, cutoff_ns))
+        return found
 
     def first_chains(self, below_ns: int = FAR_NS, must_use: int | None = None) -> list[Chain]:
         """Finds good plans quickly: just above the relaxed optimum first, as a low cut-off keeps labels

@@ -116,6 +116,11 @@ class Search:
         """
         return self._run(listing=True)
 
+    def go_on(self) -> Found | None:
+        """Looks on where the list was not complete, as :meth:`run` does; returns the best plan then known."""
+        self.composer.settle()
+        return self._end()
+
     def open_sizes(self, found: Found) -> frozenset[int]:
         """Returns the micro-batch sizes that may hold something faster than a plan of this search."""
         composer = self.composer
@@ -177,6 +182,9 @@ class Search:
             self.composer.list_rest()
         else:
             self.composer.settle()
+        return self._end()
+
+    def _end(self) -> Found | None:
         self.counts["labels"] = self.composer.num_labels
         self.counts["finalists_simulated"] = len(self.composer.candidates)
         self.rejections = collapsed(self.rejections)
