@@ -166,7 +166,7 @@ class Composer:
         Called once, when all problems have been considered: only then is it known how little time a plan has
         to take to be of interest.
         """
-        order = sorted(self._open, key=lambda idx: (self.stairs_ns[idx][1], idx))
+        order = self.open_problems()
         for idx in order:
             self._widen(idx, self._open[idx])
         for idx in order:
@@ -188,7 +188,7 @@ class Composer:
         """Simulates every plan whose bound is below the best time, of all problems considered; instead of
         :meth:`settle`, where nothing but that is of interest. Problems with too many remain for it.
         """
-        for idx in sorted(self._open, key=lambda idx: (self.stairs_ns[idx][1], idx)):
+        for idx in self.open_problems():
             prober = self._open[idx]
             if self._is_settled(idx):
                 del self._open[idx]
@@ -199,6 +199,10 @@ class Composer:
                 self.close(idx, self.cutoff_ns, proven=True)
                 del self._open[idx]
             self.num_labels += prober.num_labels - before
+
+    def open_problems(self) -> list[int]:
+        """Returns the problems that may hold a better plan, the most promising first."""
+        return sorted(self._open, key=lambda idx: (self.stairs_ns[idx][1], idx))
 
     def improve(self, problem_idx: int, problem: Problem, chain: Chain) -> None:
         """Improves a plan of a problem that has been considered, step by step."""

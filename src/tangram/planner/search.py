@@ -118,8 +118,20 @@ class Search:
 
     def go_on(self) -> Found | None:
         """Looks on where the list was not complete, as :meth:`run` does; returns the best plan then known."""
+        queries = SliceQueries(self.options.workers)
+        builder = self._builder(queries)
+        try:
+            for idx in self.composer.open_problems():
+                self.composer.scout(idx, self._scouted(self._sizes[idx], builder, Pruning.SAFE))
+        finally:
+            queries.close()
         self.composer.settle()
         return self._end()
+
+    def _scouted(self, size: MicroBatch, builder: TableBuilder, pruning: Pruning) -> Problem:
+        """The problem of slices that suit a pace not far above the ideal one."""
+        pace_s = size.reference.least_period_s() * _SCOUT_PACE
+        return self._stated(size, self._tables(size, builder, pace_s, pruning))
 
     def open_sizes(self, found: Found) -> frozenset[int]:
         """Returns the micro-batch sizes that may hold something faster than a plan of this search."""
@@ -368,8 +380,7 @@ class Search:
         pruning = Pruning.PAPER if self.options.pruning is Pruning.PAPER else Pruning.SAFE
         promising: list[tuple[int, int, Problem]] = []
         for idx, size in enumerate(self._sizes[: 1 if self.options.effort.quick else _SCOUTED_SIZES]):
-            pace_s = size.reference.least_period_s() * _SCOUT_PACE
-            problem = self._stated(size, self._tables(size, builder, pace_s, pruning))
+            problem = self._scouted(size, builder, pruning)
             promising.append((self.composer.promise_ns(problem), idx, problem))
         _, idx, problem = min(promising, key=lambda found: found[:2])
         self._sizes = [self._sizes[idx], *self._sizes[:idx], *self._sizes[idx + 1 :]]
