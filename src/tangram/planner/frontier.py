@@ -220,15 +220,18 @@ class FrontierSearch:
         if problem.num_stages is not None:
             fits &= self._room_for_stages(labels, idx, problem.num_stages)
         extras = 1 if first or self.merge else problem.max_extra_in_flight + 1
+        classes, class_of = np.unique(labels.link_class, return_inverse=True)
         for extra in range(extras):
+            if extra:
+                helps = problem.extra_helps(idx, classes[:, None], extra, self.pace_floor_ns)
+                if not helps.any():
+                    break
+                fits &= helps[class_of]
             window = np.minimum(labels.window + 1 + extra, problem.num_micro_batches)
             able = fits & (window[:, None] <= pieces.max_in_flight[idx])
             able &= window[:, None] >= pieces.min_in_flight[idx]
             row, column = np.nonzero(able)
             row, piece = self._coverable(labels, row, idx[column], window)
-            if extra:
-                helps = problem.extra_helps(piece, labels.link_class[row], extra, self.pace_floor_ns)
-                row, piece = row[helps], piece[helps]
             if len(row):
                 self._emit(labels, row, piece, window[row], extra, buckets, first=first)
             shared = self._sharing.may_share(piece, labels.link_class[row], labels.values[row, 4])
@@ -258,8 +261,18 @@ class FrontierSearch:
         pieces, lattice = self.problem.pieces, self.guide.lattice
         code = lattice.left(labels.used)
         level = self.guide.level(window)[row]
-        time = self.guide.time_ns[level, pieces.start[piece], code[row] - self._taken[piece]]
+        at = (level, pieces.start[piece], code[row] - self._taken[piece])
+        time = self.guide.time_ns[at]
         least = labels.values[row, 0] + pieces.time_ns[piece] + time
+        keep = np.flatnonzero(least < self.cutoff_ns)
+        row, piece, time, least = row[keep], piece[keep], time[keep], least[keep]
+        pace = self.guide.period_ns[tuple(part[keep] for part in at)]
+        if self.objective is Objective.CLOSED_FORM:
+            pace = np.maximum(pace, np.maximum(labels.values[row, 2], pieces.period_ns[piece]))
+            least += (self.problem.num_micro_batches - 1) * pace
+        else:
+            busy = np.maximum(labels.values[row, 1] + pieces.time_ns[piece], pieces.occupied_ns[piece])
+            least = np.maximum(busy + time, self.problem.num_micro_batches * pace)
         keep = np.flatnonzero(least < self.cutoff_ns)
         return row[keep], piece[keep]
 
