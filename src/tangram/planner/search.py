@@ -118,13 +118,9 @@ class Search:
 
     def go_on(self) -> Found | None:
         """Looks on where the list was not complete, as :meth:`run` does; returns the best plan then known."""
-        queries = SliceQueries(self.options.workers)
-        builder = self._builder(queries)
-        try:
-            for idx in self.composer.open_problems():
-                self.composer.scout(idx, self._scouted(self._sizes[idx], builder, Pruning.SAFE))
-        finally:
-            queries.close()
+        builder = self._builder()
+        for idx in self.composer.open_problems():
+            self.composer.scout(idx, self._scouted(self._sizes[idx], builder, Pruning.SAFE))
         self.composer.settle()
         return self._end()
 
