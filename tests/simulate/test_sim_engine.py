@@ -13,7 +13,7 @@ from sim_cases import pipelines, random_pipeline, uniform_pipeline
 from sim_naive import naive_run
 
 from tangram.simulate import engine
-from tangram.simulate.engine import simulate
+from tangram.simulate.engine import executed_ns, simulate
 from tangram.simulate.fast import iteration_ns
 from tangram.simulate.pipeline import SimEdge, SimPipeline, SimStage
 from tangram.simulate.timeline import SimTask, TaskKind, Timeline
@@ -81,9 +81,9 @@ def test_what_repeats_is_as_if_it_were_executed(resources: bool, monkeypatch: py
     repeat = engine._Run.repeat
 
     def counted(run: engine._Run, cycle: int) -> None:
-        before = run.lanes[0].next_task
+        before = run.lanes[0].free_ns
         repeat(run, cycle)
-        cycles[cycle] += run.lanes[0].next_task > before
+        cycles[cycle] += run.lanes[0].free_ns > before
 
     monkeypatch.setattr(engine._Run, "repeat", counted)
     rng = random.Random(70 + resources)
@@ -94,6 +94,7 @@ def test_what_repeats_is_as_if_it_were_executed(resources: bool, monkeypatch: py
         with monkeypatch.context() as patch:
             patch.setattr(engine, "_FIRST_LOOK", 1000)
             assert timeline == simulate(pipeline), pipeline
+        assert executed_ns(pipeline) == timeline.iteration_ns
         if number < 5:
             assert table(timeline) == naive_table(pipeline), pipeline
     assert cycles[1] > 50

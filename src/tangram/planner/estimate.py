@@ -27,7 +27,7 @@ from tangram.planner.placement import Placement, place
 from tangram.planner.reference import reference
 from tangram.planner.traffic import EdgeBook, Traffic
 from tangram.profiles.measured import MeasuredLayers
-from tangram.simulate.engine import simulate
+from tangram.simulate.engine import executed_ns
 from tangram.simulate.pipeline import SimPipeline, SimStage
 from tangram.units import NS_PER_S, count_of
 
@@ -358,7 +358,7 @@ def _trial(
     pipeline = book.pipeline(
         placements, traffic.bytes_behind, traffic.tied_bytes, sim, m, blocking_p2p=not job.overlap_p2p
     )
-    return _Trial(micro_batch, placements, pipeline, overflow, simulate(pipeline).iteration_ns)
+    return _Trial(micro_batch, placements, pipeline, overflow, executed_ns(pipeline))
 
 
 def _idle(islands: Sequence[Island], placements: Sequence[Placement]) -> list[IdleSection]:

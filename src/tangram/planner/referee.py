@@ -13,7 +13,7 @@ from tangram.planner.problem import Chain, Problem, StageTimes
 from tangram.planner.reference import Reference
 from tangram.planner.tables import TableSet
 from tangram.planner.traffic import EdgeBook, Traffic
-from tangram.simulate.engine import simulate
+from tangram.simulate.engine import executed_ns
 from tangram.simulate.fast import iteration_ns
 from tangram.simulate.pipeline import SimPipeline, SimStage
 from tangram.units import NS_PER_S
@@ -90,12 +90,12 @@ class Referee:
         longest = max((e.forward_occupancy_ns for e in pipeline.edges if e.forward_resources), default=0)
         pace = max(s.forward_ns + s.backward_ns for s in pipeline.stages)
         if longest * _BUSY_NIC > pace:
-            return simulate(pipeline).iteration_ns
+            return executed_ns(pipeline)
         return iteration_ns(pipeline)
 
     def exact_ns(self, problem: Problem, chain: Chain) -> int:
         """Simulates a chain with shared NICs."""
-        return simulate(self.pipeline(problem, chain)[0]).iteration_ns
+        return executed_ns(self.pipeline(problem, chain)[0])
 
     def pipeline(self, problem: Problem, chain: Chain) -> tuple[SimPipeline, tuple[Placement, ...]]:
         """Returns a chain as the simulators execute it, and where its stages are."""
@@ -140,6 +140,6 @@ class Referee:
         problem, size, tables = self._contexts[id(candidate.problem)]
         pipeline, placements = self.pipeline(problem, candidate.chain)
         stages = tuple(choice for piece in candidate.chain.pieces for choice in tables.choices(piece))
-        contended = simulate(pipeline).iteration_ns
+        contended = executed_ns(pipeline)
         self._executed[id(candidate)] = Found(size, stages, placements, pipeline, contended)
         return self._executed[id(candidate)]

@@ -30,7 +30,25 @@ _LONGEST_CYCLE = 4  # micro-batches that may repeat together
 
 def simulate(pipeline: SimPipeline) -> Timeline:
     """Executes a pipeline and returns when everything ran."""
-    run = _Run(pipeline)
+    run = _executed(pipeline, keeps_times=True)
+    return Timeline(
+        pipeline=pipeline,
+        forward_starts_ns=_complete(lane.starts[_FORWARD] for lane in run.lanes),
+        backward_starts_ns=_complete(lane.starts[_BACKWARD] for lane in run.lanes),
+        send_forward_starts_ns=_complete(run.send_starts[_FORWARD]),
+        send_backward_starts_ns=_complete(run.send_starts[_BACKWARD]),
+        step_starts_ns=tuple(lane.free_ns for lane in run.lanes),
+    )
+
+
+def executed_ns(pipeline: SimPipeline) -> int:
+    """Executes a pipeline and returns the end of the last step end; quicker than :func:`simulate`."""
+    run = _executed(pipeline, keeps_times=False)
+    return max(lane.free_ns + stage.step_ns for lane, stage in zip(run.lanes, pipeline.stages, strict=True))
+
+
+def _executed(pipeline: SimPipeline, *, keeps_times: bool) -> _Run:
+    run = _Run(pipeline, keeps_times)
     for i in range(pipeline.num_stages):
         run.advance(i)
     done, seen, at, look = run.lanes[0].starts[_BACKWARD], None, 0, _FIRST_LOOK
@@ -46,37 +64,44 @@ def simulate(pipeline: SimPipeline) -> Timeline:
         elif len(done) - at >= _LONGEST_CYCLE:
             seen = None
         look = len(done) + (len(done) // 2 if seen is None else 1)
-    return Timeline(
-        pipeline=pipeline,
-        forward_starts_ns=_complete(lane.starts[_FORWARD] for lane in run.lanes),
-        backward_starts_ns=_complete(lane.starts[_BACKWARD] for lane in run.lanes),
-        send_forward_starts_ns=_complete(run.send_starts[_FORWARD]),
-        send_backward_starts_ns=_complete(run.send_starts[_BACKWARD]),
-        step_starts_ns=tuple(lane.free_ns for lane in run.lanes),
-    )
+    return run
 
 
 @dataclass(slots=True)
 class _Lane:
     """The compute lane of one stage; lists by direction hold one entry per micro-batch, in order."""
 
-    order: list[tuple[int, int]]  # (direction, micro-batch)
+    window: int
     durations: tuple[int, int]
-    inputs: tuple[list[int], list[int]]  # when each input arrives, as far as known
+    inputs: tuple[list[int] | None, list[int] | None]  # arrivals, as far as known; None: there from the start
     starts: tuple[list[int], list[int]]
     sends: tuple[bool, bool]  # whether a direction has a neighbour to send to
-    at_once: tuple[bool, bool]  # whether inputs of a direction are there from the start
-    window: int
-    last_pair: int  # of its tasks, where the last pair of a backward and a forward begins
     next_task: int = 0
     free_ns: int = 0
     is_sending: bool = False  # only when point-to-point blocks
 
+    def task(self, num_micro_batches: int) -> tuple[int, int]:
+        """Direction and micro-batch of the next task: forwards up to the window, then backward and forward in
+        turn, then the backwards that are left.
+        """
+        behind = self.next_task - self.window
+        pairs = num_micro_batches - self.window
+        if behind < 0:
+            return _FORWARD, self.next_task
+        if behind >= 2 * pairs:
+            return _BACKWARD, behind - pairs
+        return (_FORWARD, self.window + behind // 2) if behind % 2 else (_BACKWARD, behind // 2)
+
 
 class _Run:
-    """The state of an execution: lanes, links, and the transfers that are ready and not yet served."""
+    """The state of an execution: lanes, links, and the transfers that are ready and not yet served.
 
-    def __init__(self, pipeline: SimPipeline) -> None:
+    Where it does not keep times, what repeats is taken out of the pipeline instead of being written down.
+    """
+
+    def __init__(self, pipeline: SimPipeline, keeps_times: bool) -> None:
+        self.keeps_times = keeps_times
+        self.num_micro_batches = pipeline.num_micro_batches
         self.blocking = pipeline.blocking_p2p
         self.lanes = [_lane(pipeline, i) for i in range(pipeline.num_stages)]
         # A heap of (ready, sending stage, micro-batch, direction): the order in which transfers are served.
@@ -93,13 +118,14 @@ class _Run:
 
     def advance(self, i: int) -> None:
         """Runs the stage's tasks in order, as far as their inputs are known to arrive."""
-        lane = self.lanes[i]
-        while lane.next_task < len(lane.order) and not lane.is_sending:
-            direction, k = lane.order[lane.next_task]
-            inputs = lane.inputs[direction]
-            if len(inputs) <= k:
-                return
-            start = max(lane.free_ns, inputs[k])
+        lane, num_tasks = self.lanes[i], 2 * self.num_micro_batches
+        while lane.next_task < num_tasks and not lane.is_sending:
+            direction, k = lane.task(self.num_micro_batches)
+            inputs, start = lane.inputs[direction], lane.free_ns
+            if inputs is not None:
+                if len(inputs) <= k:
+                    return
+                start = max(start, inputs[k])
             end = start + lane.durations[direction]
             lane.starts[direction].append(start)
             lane.free_ns = end
@@ -114,9 +140,9 @@ class _Run:
         lanes = []
         for lane in self.lanes:
             arrived = [
-                tuple(time - now for time in lane.inputs[d][len(lane.starts[d]) :])
-                for d in (_BACKWARD, _FORWARD)
-                if not lane.at_once[d]
+                tuple(time - now for time in inputs[len(starts) :])
+                for inputs, starts in zip(lane.inputs, lane.starts, strict=True)
+                if inputs is not None
             ]
             lanes.append((lane.next_task - 2 * done, lane.free_ns - now, lane.is_sending, *arrived))
         waiting = sorted((time - now, sender, k - done, d) for time, sender, k, d in self.ready)
@@ -127,22 +153,32 @@ class _Run:
         backward in every stage.
         """
         period = self.lanes[0].starts[_BACKWARD][-1] - self.lanes[0].starts[_BACKWARD][-1 - cycle]
-        times = min((lane.last_pair - lane.next_task) // (2 * cycle) for lane in self.lanes)
+        # The last pair of a lane's tasks begins at its window plus 2 (m - window) - 2.
+        last = 2 * (self.num_micro_batches - 1)
+        times = min((last - lane.window - lane.next_task) // (2 * cycle) for lane in self.lanes)
         if times <= 0 or any(lane.next_task < lane.window + 2 * cycle for lane in self.lanes):
             return
-        shift = times * period
+        shift, more = times * period, times * cycle
         for lane in self.lanes:
-            lane.next_task += 2 * times * cycle
             lane.free_ns += shift
-            for d in (_BACKWARD, _FORWARD):
-                _extend(lane.starts[d], cycle, times, period)
-                if not lane.at_once[d]:
-                    _extend(lane.inputs[d], cycle, times, period)
+            for inputs, starts in zip(lane.inputs, lane.starts, strict=True):
+                if inputs is not None and self.keeps_times:
+                    _extend(inputs, cycle, times, period)
+                elif inputs is not None:
+                    inputs[len(starts) :] = [time + shift for time in inputs[len(starts) :]]
+        self.free_ns = [time + shift for time in self.free_ns]
+        shown = more if self.keeps_times else 0
+        # Adding the same to all keeps a heap a heap.
+        self.ready = [(time + shift, sender, k + shown, d) for time, sender, k, d in self.ready]
+        if not self.keeps_times:
+            self.num_micro_batches -= more
+            return
+        for lane in self.lanes:
+            lane.next_task += 2 * more
+            for starts in lane.starts:
+                _extend(starts, cycle, times, period)
         for sent in (*self.send_starts[_BACKWARD], *self.send_starts[_FORWARD]):
             _extend(sent, cycle, times, period)
-        self.free_ns = [time + shift for time in self.free_ns]
-        # Adding the same to all keeps a heap a heap.
-        self.ready = [(time + shift, sender, k + times * cycle, d) for time, sender, k, d in self.ready]
 
     def transfer(self, ready: int, sender: int, k: int, direction: int) -> None:
         """Serves one transfer: nobody can become ready before it any more."""
@@ -155,8 +191,10 @@ class _Run:
         for resource in used:
             self.free_ns[resource] = free
         self.send_starts[direction][edge].append(start)
-        assert len(self.lanes[receiver].inputs[direction]) == k, "transfers of a link keep their order"
-        self.lanes[receiver].inputs[direction].append(arrival)
+        inputs = self.lanes[receiver].inputs[direction]
+        assert inputs is not None
+        assert len(inputs) == k, "transfers of a link keep their order"
+        inputs.append(arrival)
         if self.blocking:
             self.lanes[sender].free_ns = arrival
             self.lanes[sender].is_sending = False
@@ -165,23 +203,15 @@ class _Run:
 
 
 def _lane(pipeline: SimPipeline, i: int) -> _Lane:
-    stage, m, window = pipeline.stages[i], pipeline.num_micro_batches, pipeline.windows[i]
-    order = [(_FORWARD, k) for k in range(window)]
-    for k in range(m):
-        order.append((_BACKWARD, k))
-        if window + k < m:
-            order.append((_FORWARD, window + k))
+    stage = pipeline.stages[i]
     is_first, is_last = i == 0, i == pipeline.num_stages - 1
-    at_once = [0] * m  # the first stage has its samples; the last has losses whenever its order has forwards
     return _Lane(
-        order=order,
+        window=pipeline.windows[i],
         durations=(stage.backward_ns, stage.forward_ns),
-        inputs=(at_once if is_last else [], at_once if is_first else []),
+        # The first stage has its samples; the last has losses whenever its order has forwards.
+        inputs=(None if is_last else [], None if is_first else []),
         starts=([], []),
         sends=(not is_first, not is_last),
-        at_once=(is_last, is_first),
-        window=window,
-        last_pair=window + 2 * (m - window) - 2,
     )
 
 
