@@ -33,8 +33,17 @@ from tangram.profiles.measured import MeasuredLayers
 from tangram.profiles.records import LayerTime
 from tangram.units import format_duration
 
-TURNS = 2
-MOST_ALTERNATIVES = 7
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is run: turns of all plans, steps that count of each turn, and alternatives at most."""
+
+    turns: int
+    steps: int
+    most: int
+
+
+USUAL, WITH_QUOTAS, SMOKE = Effort(2, 2, 7), Effort(1, 2, 5), Effort(1, 1, 2)
 COLUMNS = ("plan", "stages", "micro-batch", "windows", "predicted", "measured", "difference")
 
 
@@ -54,18 +63,15 @@ class Row:
         return self.measured_s / self.predicted_s - 1
 
 
-def run_world(
-    world: World, ranks: Ranks, known: dict[str, list[LayerTime]], steps: int, most: int
-) -> list[Row]:
+def run_world(world: World, ranks: Ranks, known: dict[str, list[LayerTime]], effort: Effort) -> list[Row]:
     """Profiles, plans and runs; plans take turns, so that a disturbance does not hit one of them alone."""
     measured = MeasuredLayers.of(profile(world, ranks, known))
     best = preferred(world, measured)
-    candidates = [Candidate("preferred", best), *alternatives(world, measured, best)[:most]]
+    candidates = [Candidate("preferred", best), *alternatives(world, measured, best)[: effort.most]]
     seconds: dict[str, list[float]] = {candidate.name: [] for candidate in candidates}
-    for _ in range(min(steps, TURNS)):
+    for _ in range(effort.turns):
         for candidate in candidates:
-            ran = ranks.run(candidate.plan, world, max(steps // TURNS, 1))
-            seconds[candidate.name] += ran.step_s
+            seconds[candidate.name] += ranks.run(candidate.plan, world, effort.steps).step_s
     return [Row(candidate, median(seconds[candidate.name])) for candidate in candidates]
 
 
@@ -118,9 +124,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--write", action="store_true", help="put the tables into docs/benchmarks.md")
     parser.add_argument("--smoke", action="store_true", help="one cluster, one step")
     parser.add_argument("--quota", action="store_true", help="slow processes down by processor time, as root")
-    parser.add_argument("--steps", type=int, default=4, help="steps that count")
     given = parser.parse_args(arguments)
-    worlds, steps, most = (WORLDS[:1], 1, 2) if given.smoke else (WORLDS, given.steps, MOST_ALTERNATIVES)
+    worlds = WORLDS[:1] if given.smoke else WORLDS
+    effort = SMOKE if given.smoke else WITH_QUOTAS if given.quota else USUAL
     if given.quota and (reason := emulate_quota.why_not()) is not None:
         print(f"no quotas here: {reason}")
         return 0
@@ -133,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             worlds = tuple(emulate_quota.heavier(world) for world in worlds)
         known: dict[str, list[LayerTime]] = {}
         for world in worlds:
-            rows = run_world(world, ranks, known, steps, most)
+            rows = run_world(world, ranks, known, effort)
             gpus = ", ".join(f"{host.num_gpus}x {host.kind.name}" for host in world.hosts)
             parts += [
                 f"**{world.name}** ({gpus}, {world.num_layers} layers). {verdict(rows)}",

@@ -34,8 +34,11 @@ def why_not() -> str | None:
 
 
 def heavier(world: World) -> World:
-    """The same cluster for passes that take many periods of real work."""
-    return replace(world, hidden=256, seq_len=128, num_layers=6, global_batch=8)
+    """The same cluster for passes that take many periods of real work; links carry larger samples as fast."""
+    heavy = replace(world, hidden=384, seq_len=192, num_layers=6, global_batch=8)
+    factor = heavy.hidden * heavy.seq_len / (world.hidden * world.seq_len)
+    far = tuple((name, factor * bytes_per_s, latency_s) for name, bytes_per_s, latency_s in world.far)
+    return replace(heavy, bytes_per_s=factor * world.bytes_per_s, far=far)
 
 
 class Quotas:
