@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -69,6 +70,28 @@ def test_gradients_take_the_way_back(src: Layout, dst: Layout) -> None:
         assert set(zip(link.sent, link.received, strict=True)) == set(
             zip(back[pair].received, back[pair].sent, strict=True)
         )
+
+
+@given(layouts(0), layouts(100))
+@settings(max_examples=60, deadline=None)
+def test_messages_of_a_direction_do_not_lock_up_on_one_stream(src: Layout, dst: Layout) -> None:
+    """As NCCL may do it: a rank's messages go one after the other, and each waits for the other side."""
+    src, dst = (replace(layout, ranks=tuple(sorted(layout.ranks))) for layout in (src, dst))
+    for one, other in ((src, dst), (dst, src)):
+        queues: dict[int, list[tuple[int, int, int]]] = {rank: [] for rank in (*one.ranks, *other.ranks)}
+        for micro_batch in range(2):
+            for link in links(one, other):
+                for rank in (link.src, link.dst):
+                    queues[rank].append((micro_batch, link.src, link.dst))
+        moved = True
+        while moved:
+            heads = [queue[0] for queue in queues.values() if queue]
+            met = {head for head in heads if heads.count(head) == 2}
+            for _, sender, receiver in met:
+                queues[sender].pop(0)
+                queues[receiver].pop(0)
+            moved = bool(met)
+        assert not any(queues.values())
 
 
 @given(layouts(0))

@@ -7,9 +7,12 @@ posted in advance on the other cannot get between. Communicators of pairs come a
 and both sides wait for that; therefore every pair is opened at the start, pair by pair in one order that all
 ranks share (:func:`open_links`): the first pair that is not open yet always has both its ranks there.
 
+Where NCCL has one communicator for a whole group instead of one per pair, a rank's messages follow each
+other on one stream. Micro-batch by micro-batch, senders go by receiver and receivers by sender, so that all
+agree with the order of (micro-batch, sender, receiver), and nobody waits in a circle.
+
 A message is its link's blocks end to end. It is sent from a copy, or from the tensor itself where that is one
-block, and kept until it has gone. What stays on the rank (a rank that is on both sides of a cut inside of a
-stage) is copied.
+block, and kept until it has gone.
 """
 
 from __future__ import annotations
@@ -30,13 +33,11 @@ class Route:
     """One direction of a cut, seen from one rank.
 
     Attributes:
-        rank: This rank.
-        outgoing, incoming: Its links, by the other rank; those to itself in both.
+        outgoing, incoming: Its links, by the other rank.
         shape: Rows and tokens of the tensor that it receives; None where it receives nothing.
-        group: Of all ranks of both sides, for this direction alone; None where nothing leaves the rank.
+        group: Of all ranks of both sides, for this direction alone.
     """
 
-    rank: int
     outgoing: tuple[Link, ...]
     incoming: tuple[Link, ...]
     shape: tuple[int, int] | None
@@ -48,7 +49,6 @@ def route(rank: int, src: Layout, dst: Layout, group: Any) -> Route:
     found = links(src, dst)
     holding = dst.holdings.get(rank)
     return Route(
-        rank=rank,
         outgoing=tuple(link for link in found if link.src == rank),
         incoming=tuple(link for link in found if link.dst == rank),
         shape=(holding.num_rows, holding.num_tokens) if holding else None,
@@ -59,7 +59,7 @@ def route(rank: int, src: Layout, dst: Layout, group: Any) -> Route:
 def open_links(src: Layout, dst: Layout, rank: int, group: Any, device: Any) -> None:
     """Sends one number over every link of this rank, link by link in an order that all ranks share."""
     token = torch.zeros(1, device=device)
-    pairs = sorted((link.src, link.dst) for link in links(src, dst) if link.src != link.dst)
+    pairs = sorted((link.src, link.dst) for link in links(src, dst))
     for sender, receiver in pairs:
         if rank == sender:
             dist.send(token, receiver, group=group)
@@ -83,8 +83,6 @@ class Sender:
         while self._under_way and self._under_way[0][0].is_completed():
             self._under_way.popleft()
         for link in self._path.outgoing:
-            if link.dst == self._path.rank:
-                continue
             message = _packed(tensor, link.sent)
             self._under_way.append((dist.isend(message, link.dst, group=self._path.group), message))
 
@@ -113,30 +111,20 @@ class Receiver:
         """Makes room for the next micro-batch and starts to receive it."""
         messages = []
         for link in self._path.incoming:
-            if link.src == self._path.rank:
-                continue
             size = link.num_elements * self._width
             message = torch.empty(size, dtype=self._dtype, device=self._device)
             messages.append((link, message, dist.irecv(message, link.src, group=self._path.group)))
         self._posted.append(messages)
 
-    def take(self, own: Any = None) -> Any:
-        """Waits for the micro-batch that was posted first; returns its tensor ``[rows, tokens, hidden]``.
-
-        Args:
-            own: What this rank holds in the layout of the senders, where it is one of them.
-        """
+    def take(self) -> Any:
+        """Waits for the micro-batch that was posted first; returns its tensor ``[rows, tokens, hidden]``."""
         assert self._path.shape is not None
         messages = self._posted.popleft()
         rows, tokens = self._path.shape
-        if own is None and len(messages) == 1 and len(messages[0][0].received) == 1:
+        if len(messages) == 1 and len(messages[0][0].received) == 1:
             messages[0][2].wait()
             return messages[0][1].view(rows, tokens, self._width)
         tensor = torch.empty((rows, tokens, self._width), dtype=self._dtype, device=self._device)
-        for link in self._path.incoming:
-            if link.src == self._path.rank:
-                for here, there in zip(link.sent, link.received, strict=True):
-                    _at(tensor, there).copy_(_at(own, here))
         for link, message, work in messages:
             work.wait()
             _unpack(message, tensor, link.received)
