@@ -91,9 +91,12 @@ class InternalError(TangramError, RuntimeError):
 
 def nearest(name: str, known: Iterable[str], limit: int = 3) -> list[str]:
     """Returns up to ``limit`` known names that look like ``name``, the nearest first."""
-    by_lower = {k.lower(): k for k in sorted(known)}
-    found = difflib.get_close_matches(name.lower(), list(by_lower), n=limit, cutoff=0.55)
-    return [by_lower[f] for f in found]
+    by_lower, lower = {k.lower(): k for k in sorted(known)}, name.lower()
+    # Of two characters, one has to be right: T5 is meant to be T4. Two letters may be anything.
+    cutoff = 0.5 if len(name) == 2 and any(c.isdigit() for c in name) else 0.55
+    begun = [k for k in by_lower if k.startswith(lower)] if len(name) > 1 else []
+    found = sorted(begun, key=len) + difflib.get_close_matches(lower, list(by_lower), n=limit, cutoff=cutoff)
+    return [by_lower[f] for f in dict.fromkeys(found)][:limit]
 
 
 class Stopped(BaseException):

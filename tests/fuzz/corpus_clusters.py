@@ -663,7 +663,8 @@ SHORTHANDS = (
         "cluster '99999999999x8xT4': '99999999999x8xT4' does not follow the form of a shorthand",
         "write nodes x GPUs x part, for example 2x8xH100-80GB-SXM+4x4xA100-40GB-SXM@100Gbit",
     ),
-    short("2x8xT5", "cluster '2x8xT5': unknown GPU 'T5'"),
+    short("2x8xT5", "cluster '2x8xT5': unknown GPU 'T5'", "did you mean 'T4'?"),
+    short("2x8xH10", "cluster '2x8xH10': unknown GPU 'H10'", "did you mean 'H100-NVL' or 'H100-80GB-SXM'"),
     short(
         "2x8xH100",
         "cluster '2x8xH100': GPU 'H100' does not say which variant",

@@ -593,7 +593,8 @@ CONFIGS = (
 )
 
 OWN_FORM = (
-    own("layers missing", {"layers": ...}, "config.json: layers: lists 0 layers", "legal: 1 to 10000"),
+    own("layers missing", {"layers": ...}, "config.json: the key 'layers' is missing", "number of its kind"),
+    own("layer kinds missing", {"layer_kinds": ...}, "config.json: the key 'layer_kinds' is missing"),
     own("layers empty", {"layers": []}, "config.json: layers: lists 0 layers", "legal: 1 to 10000"),
     own(
         "layers of a kind that is not there",

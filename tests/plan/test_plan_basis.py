@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -85,7 +86,7 @@ def test_a_plan_with_a_basis_is_read_and_written_again() -> None:
 def test_a_broken_basis_is_refused(basis: Any, where: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_plan(with_basis(basis), where="plan.json")
-    assert caught.value.where == where
+    assert re.sub(r"json:\d+:", "json:", caught.value.where or "") == where
 
 
 def test_the_schema_describes_it() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,8 @@ def refused(text: str) -> InputError:
     assert caught.value.exit_code == 2
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
+    # Which line it is, is the subject of tests/model/test_json_lines.py.
+    caught.value.where = re.sub(r"^plan\.json:\d+(: |$)", r"plan.json\1", caught.value.where or "")
     return caught.value
 
 

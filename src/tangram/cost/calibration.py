@@ -23,6 +23,7 @@ from tangram.cost.constants import Shelf, check_override, shelf_names
 from tangram.errors import InputError, UnknownNameError
 from tangram.model.fields import describe
 from tangram.model.json_file import parse_json_object, printable, read_json_text
+from tangram.model.json_lines import lines_named
 
 FORMAT = "tangram-calibration"
 VERSION = 1
@@ -62,8 +63,10 @@ def read_calibration(path: Path) -> Calibration:
         UnknownNameError: It names a constant or a GPU family that there is not.
     """
     where = printable(str(path))
-    data = parse_json_object(read_json_text(path, max_bytes=MAX_FILE_BYTES), where=where)
-    return calibration_of(data, where)
+    text = read_json_text(path, max_bytes=MAX_FILE_BYTES)
+    data = parse_json_object(text, where=where)
+    with lines_named(text, where):
+        return calibration_of(data, where)
 
 
 def calibration_of(data: Mapping[str, object], where: str) -> Calibration:

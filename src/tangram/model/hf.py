@@ -23,7 +23,8 @@ from tangram.model.families.common import Identity
 from tangram.model.families.readers import FAMILIES, NESTED_TYPES
 from tangram.model.fields import Fields, describe
 from tangram.model.hyperparameters import executor_values
-from tangram.model.json_file import parse_json_object, printable, read_json_object, read_json_text
+from tangram.model.json_file import MAX_FILE_BYTES, parse_json_object, printable, read_json_text
+from tangram.model.json_lines import lines_named
 from tangram.model.spec import ModelSpec
 
 CONFIG_NAME = "config.json"
@@ -38,7 +39,11 @@ def read_hf_config(path: Path) -> ModelSpec:
             the checkpoint beside it has another size.
     """
     file = config_file(path)
-    return hf_model(read_json_object(file), file)
+    text = read_json_text(file, max_bytes=MAX_FILE_BYTES)
+    where = printable(str(file))
+    data = parse_json_object(text, where=where)
+    with lines_named(text, where):
+        return hf_model(data, file)
 
 
 def hf_model(config: Mapping[str, object], file: Path) -> ModelSpec:

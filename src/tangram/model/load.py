@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tangram.errors import InputError, UnknownNameError, nearest
 from tangram.model.hf import config_file, hf_model
-from tangram.model.json_file import printable, read_json_object
+from tangram.model.json_file import MAX_FILE_BYTES, parse_json_object, printable, read_json_text
+from tangram.model.json_lines import lines_named
 from tangram.model.presets import load_preset, preset_names
 from tangram.model.serial import from_dict
 from tangram.model.spec import ModelSpec
@@ -41,9 +42,10 @@ def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:
     if not exists:
         raise _unknown(text)
     file = config_file(path)
-    data = read_json_object(file)
-    where = printable(str(file))
-    return from_dict(data, where=where) if _is_own_form(data) else hf_model(data, file)
+    where, text = printable(str(file)), read_json_text(file, max_bytes=MAX_FILE_BYTES)
+    data = parse_json_object(text, where=where)
+    with lines_named(text, where):
+        return from_dict(data, where=where) if _is_own_form(data) else hf_model(data, file)
 
 
 def trim_layers(model: ModelSpec, num_layers: int) -> ModelSpec:

@@ -51,6 +51,8 @@ _MODEL_KEYS = (
     "num_prediction_layers",
     "hyperparameters",
 )
+_KINDS_HINT = "a list with the different layers; docs/models.md explains a kind's keys"
+_LAYERS_HINT = "for each layer, first to last, the number of its kind in layer_kinds: [0, 0, 1]"
 _LAYER_KEYS = ("norm", "attention", "feed_forward", "moe", "post_norm", "parallel")
 _ATTENTION_KEYS = ("num_heads", "num_kv_heads", "head_dim", "qkv_bias", "out_bias", "qk_norm")
 _LATENT_KEYS = ("q_rank", "kv_rank", "nope_dim", "rope_dim", "value_dim")
@@ -101,11 +103,15 @@ def from_dict(data: Mapping[str, object], *, where: str = "model") -> ModelSpec:
     """
     values = nested(data, where=where, keys=_MODEL_KEYS, kind="a model")
     found = data.get("layer_kinds")
+    if "layer_kinds" not in data:
+        raise InputError("the key 'layer_kinds' is missing", where=where, hint=_KINDS_HINT)
     if not isinstance(found, list) or not found:
         raise InputError(
             f"is {describe(found)}, but must be a list with a kind", where=values.place("layer_kinds")
         )
     kinds = [_layer(kind, f"{where}: layer_kinds[{i}]") for i, kind in enumerate(found)]
+    if "layers" not in data:
+        raise InputError("the key 'layers' is missing", where=where, hint=_LAYERS_HINT)
     idxs = values.integers("layers", len(kinds) - 1)
     if not 1 <= len(idxs) <= limits.MAX_LAYERS:
         raise InputError(

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from tangram.errors import InputError
 from tangram.model.json_file import parse_json_object, printable, read_json_text
+from tangram.model.json_lines import lines_named
 from tangram.plan.json_errors import explain
 from tangram.plan.json_layout import layout
 from tangram.plan.schema import PlanDocument
@@ -51,11 +52,12 @@ def parse_plan(text: str, *, where: str) -> PlanDocument:
         InputError: As :func:`read_plan`.
     """
     data = parse_json_object(text, where=where)
-    _refuse_other_formats(data, where)
-    try:
-        return PlanDocument.model_validate_json(text, strict=True)
-    except ValidationError as error:
-        raise explain(error, where) from None
+    with lines_named(text, where):
+        _refuse_other_formats(data, where)
+        try:
+            return PlanDocument.model_validate_json(text, strict=True)
+        except ValidationError as error:
+            raise explain(error, where) from None
 
 
 def json_schema() -> dict[str, Any]:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from tangram.errors import InputError
 from tangram.job import Precision
 from tangram.model.json_file import parse_json_object
+from tangram.model.json_lines import lines_named
 from tangram.plan.json_errors import field_path, problem_of
 from tangram.profiles.importers.harvest import Given, Harvest, file_name, read_text
 from tangram.profiles.peers import profiled_gpu
@@ -145,8 +146,13 @@ def read(path: Path, given: Given, harvest: Harvest) -> None:
     Raises:
         InputError: It is not such a document, or a record could not have been measured.
     """
-    where = file_name(path)
-    data = parse_json_object(read_text(path), where=where)
+    where, text = file_name(path), read_text(path)
+    data = parse_json_object(text, where=where)
+    with lines_named(text, where):
+        _take(data, where, given, harvest)
+
+
+def _take(data: Mapping[str, Any], where: str, given: Given, harvest: Harvest) -> None:
     if data.get("format") != FORMAT:
         raise InputError(
             f"is no export of profiles: its format is not {FORMAT!r}",
