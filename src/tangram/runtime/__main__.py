@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from tangram.plan.json_io import read_plan
 from tangram.runtime.failures import failure_of, write_failure
 from tangram.runtime.options import parse_arguments
 from tangram.runtime.place import is_started_by_torchrun
+
+FIRST_SPEAKS_S = 5.0
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,14 +35,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _tell(error: BaseException) -> int:
-    """To the launcher, where there is one; else to the terminal, once per host."""
+    """To the launcher, where there is one; else to the terminal.
+
+    Most refusals are those of all ranks of a host. Its first one speaks, and torchrun then ends the others,
+    which waited for that; if nothing ends them, they have a word of their own.
+    """
     failure = failure_of(error)
     target = os.environ.get("TANGRAM_FAILURE")
     if target is not None:
         write_failure(Path(target), failure)
     elif not isinstance(error, TangramError):
         print(failure.details, file=sys.stderr)
-    elif os.environ.get("LOCAL_RANK", "0") == "0":
+    else:
+        if os.environ.get("LOCAL_RANK", "0") != "0":
+            time.sleep(FIRST_SPEAKS_S)
         place = f"{failure.where}: " if failure.where else ""
         print(f"error: {place}{failure.message}", file=sys.stderr)
         if failure.hint:
