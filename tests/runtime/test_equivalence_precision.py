@@ -160,3 +160,15 @@ def test_equivalence_of_weights_that_were_loaded(ranks: RankPool) -> None:
     found = ranks.run(plan.num_gpus, train_from_elsewhere, plan, SETTINGS, 3)
     worst = differences(found, expected_of(plan, SETTINGS, 3))
     assert max(worst.values()) <= 1e-5, worst
+
+
+def precision_of_products(rank: int, plan: PlanDocument) -> str:
+    Engine(plan, rank, torch.device("cpu"), SETTINGS)
+    return torch.get_float32_matmul_precision()
+
+
+@pytest.mark.parametrize(("precision", "due"), [(Precision.TF32, "high"), (Precision.FP32, "highest")])
+def test_tf32_is_what_the_plan_says(precision: Precision, due: str, ranks: RankPool) -> None:
+    plan = plan_of([Stage(2)])
+    section = plan.job.model_copy(update={"precision": precision})
+    assert ranks.run(1, precision_of_products, plan.model_copy(update={"job": section})) == [due]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import doctest
 from itertools import accumulate
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tangram.runtime import schedule
 from tangram.runtime.schedule import (
     Action,
     Work,
@@ -103,3 +105,9 @@ def test_receives_are_posted_in_order_and_ahead(ahead: int) -> None:
             before = told[: told.index(f"{work} {k}")]
             posted = sum(line.startswith(f"post {work}") for line in before)
             assert posted == min(5, k + 1 + ahead)
+
+
+def test_examples() -> None:
+    result = doctest.testmod(schedule)
+    assert result.failed == 0
+    assert result.attempted > 0

@@ -100,6 +100,9 @@ class Engine:
         check_executable(plan)
         if settings.zero_bubble:
             check_zero_bubble(plan)
+        # Of the whole process, which trains this one plan.
+        tf32 = plan.job.precision is Precision.TF32
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
         self._plan, self._settings = plan, settings
         self._device, self._hooks = device, hooks or StepHooks()
         self.stage = next(s for s in plan.stages if rank in {slot.rank for slot in s.ranks})
