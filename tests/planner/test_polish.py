@@ -67,6 +67,23 @@ def test_every_change_of_one_stage_or_cut_is_a_neighbour() -> None:
                 assert other.pieces in neighbours
 
 
+def test_stages_that_move_hold_what_they_must_where_they_go() -> None:
+    """The fastest piece of a slice may hold too few for its new place: then a slower one goes."""
+    moved = slower = 0
+    for problem, plans in problems(300, 24):
+        around, table = Neighbourhood(problem, 0), problem.pieces
+        for step in random.Random(0).sample(sorted(plans, key=str), min(6, len(plans))):
+            for pieces in around._other_orders(step):
+                moved += 1
+                assert Step(pieces, (0,) * len(pieces)) in plans
+                for p in pieces:
+                    span, portion = (int(table.start[p]), int(table.stop[p])), around._portion(p)
+                    same = [other for other in around._by_slice[span] if around._portion(other) == portion]
+                    slower += same[0] != p
+    assert moved
+    assert slower
+
+
 @pytest.mark.parametrize("block", range(4))
 def test_polishing_reaches_the_optimum_nearly_always(block: int) -> None:
     optimal = total = 0
