@@ -3,11 +3,12 @@
     python bench/paper.py fig8           prints its table
     python bench/paper.py fig8 --write   also writes bench/results/fig8.csv and docs/pictures/fig8.svg
     python bench/paper.py all --write    every figure, then docs/paper-evaluation.md
+    python bench/paper.py fig8 --planners auto,exact   asks only these anew
     python bench/paper.py page           the page and pictures again, from the CSV files
 
 fig4 search-space size; fig8, fig9, fig10, fig11 planners side by side; fig12 pruning; fig13 planning time
 over islands; atoms granularity; link the bandwidth at which a left-out node enters; mechanisms what baselines
-lack; sensitivity the ratios under other assumptions.
+lack; components where the time goes; sensitivity the ratios under other assumptions.
 
 All times of ours are predicted by one cost model and simulated by one referee. The paper's are measured.
 Pictures need matplotlib (the extra ``bench``).
@@ -19,12 +20,15 @@ import argparse
 from collections.abc import Callable
 
 import paper_compare
+import paper_components
 import paper_report
 import paper_search
 import paper_space
 from paper_page import read_csv, write_csv
 
 Rows = list[dict[str, object]]
+
+COMPARED = ("fig8", "fig9", "fig10", "fig11", "mechanisms")
 
 FIGURES: dict[str, Callable[[], Rows]] = {
     "fig4": paper_space.rows,
@@ -36,7 +40,8 @@ FIGURES: dict[str, Callable[[], Rows]] = {
     "fig13": paper_search.island_rows,
     "atoms": paper_search.granularity_rows,
     "link": paper_search.link_rows,
-    "mechanisms": paper_compare.mechanism_rows,
+    "mechanisms": lambda: paper_compare.rows("mechanisms"),
+    "components": paper_components.rows,
     "sensitivity": paper_compare.sensitivity_rows,
 }
 
@@ -45,10 +50,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("figure", choices=[*FIGURES, "all", "page"])
     parser.add_argument("--write", action="store_true", help="write CSV, pictures and the page")
+    parser.add_argument(
+        "--planners",
+        default="",
+        help="ask these anew (commas), in a figure that compares planners; keep the rows of the others",
+    )
     arguments = parser.parse_args()
     wanted = [] if arguments.figure == "page" else [arguments.figure]
     for name in list(FIGURES) if arguments.figure == "all" else wanted:
-        rows = FIGURES[name]()
+        only = [one for one in arguments.planners.split(",") if one]
+        rows = paper_compare.rows(name, only) if only and name in COMPARED else FIGURES[name]()
         print(
             f"{name}\n{paper_report.section(name, [{k: _text(v) for k, v in row.items()} for row in rows])}\n"
         )

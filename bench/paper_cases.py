@@ -98,7 +98,7 @@ def _fig8() -> list[Case]:
 
 def _fig9() -> list[Case]:
     """GShard MoE of three sizes on C1."""
-    planners = (*OURS, "alpa", "alpa-alone")
+    planners = (*OURS, "alpa", "alpa-alone", *PUBLISHED)
     return [
         Case(
             "fig9",
@@ -115,7 +115,8 @@ def _fig9() -> list[Case]:
 
 def _fig10() -> list[Case]:
     """Mixtral and Qwen3 at half and full depth on C2; alone with either kind of GPU in front."""
-    planners = (*OURS, "uniform", "galvatron", "uniform-alone", "uniform-alone-slowest-first")
+    alone = ("uniform-alone", "uniform-alone-slowest-first", "galvatron-alone")
+    planners = (*OURS, "uniform", "galvatron", *alone, *PUBLISHED)
     jobs = [("Mixtral-8x7B", "fig10-mixtral"), ("Qwen3-30B-A3B", "fig10-qwen3")]
     return [
         Case("fig10", f"{name}, {depth}", example("c2-h100-a100"), job, planners, num_layers=num_layers)

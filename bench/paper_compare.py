@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from paper_cases import C3, Case, c1, cases, example, with_network
+from paper_page import read_csv
 from tangram.advise.compare import Question, compare
 
 Rows = list[dict[str, object]]
@@ -22,9 +23,26 @@ RATIOS = {
 GBIT = 1e9 / 8
 
 
-def rows(figure: str) -> Rows:
-    """Returns one row per group and planner."""
-    return [row for case in cases(figure) for row in _answers(case.label, case.question(), case.planners)]
+def rows(figure: str, only: Sequence[str] = ()) -> Rows:
+    """Returns one row per group and planner.
+
+    Args:
+        figure: A comparison of planners.
+        only: Whom to ask anew; the rows of all others are those of the last time. Empty asks everybody.
+    """
+    known = {(row["case"], row["planner"]): row for row in read_csv(figure)}
+    found: Rows = []
+    for case in _cases(figure):
+        for planner in case.planners:
+            if only and planner not in only and (case.label, planner) in known:
+                found.append({**known[case.label, planner]})
+            else:
+                found += _answers(case.label, case.question(), [planner])
+    return found
+
+
+def _cases(figure: str) -> list[Case]:
+    return _mechanisms() if figure == "mechanisms" else cases(figure)
 
 
 def _answers(label: str, question: Question, planners: Sequence[str]) -> Rows:
@@ -50,13 +68,13 @@ def _answers(label: str, question: Question, planners: Sequence[str]) -> Rows:
     return found
 
 
-def mechanism_rows() -> Rows:
-    """Returns what the baselines gain from what they lack, on C3 and on equal GPUs."""
+def _mechanisms() -> list[Case]:
+    """What the baselines gain from what they lack, on C3 and on equal GPUs."""
     planners = ("auto", "metis", "metis-recompute", "sailor", "sailor-recompute")
     mixed = [Case("mechanisms", name, example(name), "fig11-gpt3-13b", planners) for name in C3]
     small = Case("mechanisms", "c1-t4-v100-8-8", c1(2, 2), "fig8-gpt3", planners)
     equal = Case("mechanisms", "c1-v100-16 (equal GPUs)", c1(0, 4), "fig8-gpt3", planners)
-    return [row for case in (*mixed, small, equal) for row in _answers(case.label, case.question(), planners)]
+    return [*mixed, small, equal]
 
 
 def sensitivity_rows() -> Rows:

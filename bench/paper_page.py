@@ -18,7 +18,7 @@ ORDER = (
         "metis-recompute",
         "megatron",
     ),
-    *("sailor", "sailor-published", "sailor-recompute"),
+    *("sailor", "sailor-published", "sailor-recompute", "galvatron-alone"),
 )
 """Planners have the same colour in every picture."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 
-from markdown import table, write_sections
+from markdown import DOCS, table, write_sections
 from paper_compare import RATIOS
 from paper_page import PAGE, bars, lines
 
@@ -18,7 +18,8 @@ COMPARISONS = {
     "fig11": "GPT-3 13B on C3",
     "mechanisms": "What the baselines gain from recomputation",
 }
-_NOT_EXECUTABLE = "cannot be executed"
+IN_BENCHMARKS = ("fig12", "fig13")
+"""Tables that docs/benchmarks.md has too."""
 
 
 def section(name: str, rows: Sequence[Row]) -> str:
@@ -37,6 +38,7 @@ def write(results: Mapping[str, Sequence[Row]]) -> None:
             _PICTURES[name](rows)
     sections = {name: section(name, rows) for name, rows in results.items()}
     write_sections(PAGE, {**sections, "ratios": _ratios(results)})
+    write_sections(DOCS / "benchmarks.md", {name: section(name, results[name]) for name in IN_BENCHMARKS})
 
 
 def _comparison(rows: Sequence[Row]) -> str:
@@ -193,6 +195,22 @@ def _sensitivity(rows: Sequence[Row]) -> str:
     return table(["cluster", "assumption", "`auto`", *(f"over {name}" for name in RATIOS)], body)
 
 
+def _components(rows: Sequence[Row]) -> str:
+    names = ("compute", "recompute", "communication", "step_end", "fill_and_waiting")
+    body = [
+        [
+            row["case"],
+            f"`{row['planner']}`",
+            f"{float(row['iteration_time_s']):.4g} s",
+            row["pace_set_by"],
+            *(f"{float(row[f'{name}_s']):.3g} s" for name in names),
+        ]
+        for row in rows
+    ]
+    head = [name.replace("_", " ") for name in names]
+    return table(["case", "planner", "step", "pace set by", *head], body)
+
+
 def _ratios(results: Mapping[str, Sequence[Row]]) -> str:
     """The paper's average ratios beside ours, over the cases in which both plans can be executed."""
     body = []
@@ -285,6 +303,7 @@ _SECTIONS: dict[str, Callable[[Sequence[Row]], str]] = {
     "fig13": _islands,
     "atoms": _granularity,
     "link": _link,
+    "components": _components,
     "sensitivity": _sensitivity,
 }
 _PICTURES: dict[str, Callable[[Sequence[Row]], object]] = {
