@@ -63,12 +63,12 @@ class _Slices:
     """Pieces in order of their slices; positions of them where the next slice, or the next window, begins.
 
     Attributes:
-        order: Positions in the problem's pieces, by (stop, start, largest window).
+        order: Positions in the problem's pieces, by (start, stop, largest window).
         first: Where each slice begins.
         rows: Where each largest window of a slice begins.
         row_slice, row_window: Slice and largest window of each row.
-        start: Of each slice.
-        by_stop: Slices that end at cut ``j`` are ``by_stop[j]`` to ``by_stop[j + 1]``.
+        start, stop: Of each slice.
+        by_start: Slices that begin at cut ``j`` are ``by_start[j]`` to ``by_start[j + 1]``.
         windows: Windows that are told apart.
     """
 
@@ -78,7 +78,8 @@ class _Slices:
     row_slice: IntArray
     row_window: IntArray
     start: IntArray
-    by_stop: IntArray
+    stop: IntArray
+    by_start: IntArray
     windows: int
 
     @staticmethod
@@ -86,7 +87,7 @@ class _Slices:
         """Sorts the pieces at these positions."""
         pieces, windows = problem.pieces, max(1, min(problem.num_micro_batches, problem.num_atoms))
         longest = np.minimum(pieces.max_in_flight[kept], windows)
-        by = np.lexsort((longest, pieces.start[kept], pieces.stop[kept]))
+        by = np.lexsort((longest, pieces.stop[kept], pieces.start[kept]))
         return _Slices.sorted(problem, kept[by], windows)
 
     @staticmethod
@@ -105,7 +106,8 @@ class _Slices:
             row_slice=np.searchsorted(first, rows, side="right") - 1,
             row_window=longest[rows],
             start=start[first],
-            by_stop=np.searchsorted(stop[first], np.arange(problem.num_atoms + 2)),
+            stop=stop[first],
+            by_start=np.searchsorted(start[first], np.arange(problem.num_atoms + 2)),
             windows=windows,
         )
 
@@ -209,37 +211,49 @@ class Relaxation:
         positions in the order of the slices; the path is empty where there is none.
         """
         slices, num, windows = self.slices, self.problem.num_atoms, self.slices.windows
-        table = slices.cheapest(cost)
-        best = np.full((num + 1, windows + 1), _FAR)
-        best[num, 0] = 0.0
-        chosen = np.full((num + 1, windows + 1), -1)
-        for stop in range(num, 0, -1):
-            lo, hi = int(slices.by_stop[stop]), int(slices.by_stop[stop + 1])
-            behind = np.full(windows + 1, _FAR)
-            behind[1:] = best[stop, :-1]
-            behind[windows] = min(behind[windows], best[stop, windows])
-            found, start = table[lo:hi] + behind, slices.start[lo:hi]
-            better = found < best[start]
-            best[start] = np.where(better, found, best[start])
-            chosen[start] = np.where(better, np.arange(lo, hi)[:, None], chosen[start])
-        window = int(best[0].argmin())
-        least = float(best[0, window])
-        return least, self._pieces_of(chosen, best, window, cost) if least < _FAR else []
+        table, bounds = slices.cheapest(cost), slices.by_start.tolist()
+        # ``behind[j, w]``: the least cost behind a piece that ends at cut ``j`` and has window ``w``.
+        behind = np.full((num + 1, windows + 1), _FAR)
+        behind[num, 1] = 0.0
+        best = behind[num]
+        for start in range(num - 1, -1, -1):
+            lo, hi = bounds[start], bounds[start + 1]
+            if lo == hi:
+                continue
+            best = (table[lo:hi] + behind[slices.stop[lo:hi]]).min(axis=0)
+            behind[start, 1:] = best[:-1]
+            behind[start, windows] = min(best[windows - 1], best[windows])
+        if bounds[0] == bounds[1]:
+            return _FAR, []
+        least = float(best.min())
+        return least, self._pieces_of(table, behind, int(best.argmin()), cost) if least < _FAR else []
 
-    def _pieces_of(self, chosen: IntArray, best: FloatArray, window: int, cost: FloatArray) -> list[int]:
+    def _pieces_of(self, table: FloatArray, behind: FloatArray, window: int, cost: FloatArray) -> list[int]:
         slices, longest_of = self.slices, self.problem.pieces.max_in_flight
         ends = np.append(slices.first[1:], len(slices.order))
         path: list[int] = []
         at, num = 0, self.problem.num_atoms
         while at < num:
-            known = int(chosen[at, window])
+            lo, hi = slices.by_start[at], slices.by_start[at + 1]
+            stops = slices.stop[lo:hi]
+            known = int(lo + (table[lo:hi, window] + behind[stops, window]).argmin())
             members = np.arange(slices.first[known], ends[known])
             longest = np.minimum(longest_of[slices.order[members]], slices.windows)
             path.append(int(members[np.where(longest >= window, cost[members], _FAR).argmin()]))
-            at = int(self.stop[members[0]])
-            stays = window == slices.windows and best[at, window] < best[at, window - 1]
+            at = int(slices.stop[known])
+            # The largest window that is told apart stands for all above it too.
+            stays = window == slices.windows and self._stays(table, behind, at)
             window -= 0 if stays else 1
         return path
+
+    def _stays(self, table: FloatArray, behind: FloatArray, at: int) -> bool:
+        """Whether the piece that starts at a cut had better have the largest window than one less."""
+        lo, hi = self.slices.by_start[at], self.slices.by_start[at + 1]
+        if lo == hi or self.slices.windows < 2:
+            return bool(lo != hi)
+        most = self.slices.windows
+        ends = behind[self.slices.stop[lo:hi], most - 1 : most + 1] + table[lo:hi, most - 1 : most + 1]
+        return bool(ends[:, 1].min() < ends[:, 0].min())
 
     def profile_ns(self, path: list[int]) -> FloatArray:
         """Returns the two lower bounds of each atom's stage; shape ``(2, num_atoms)``."""

@@ -41,7 +41,7 @@ _PLANNED = 4  # micro-batch sizes, those with the lowest bounds
 _MOST_DOUBLINGS = 24
 _QUICK_STEPS, _LONG_STEPS = 12, 80  # of the bound
 _WALKS = ((3, 10_000), (2, 30_000), (1, 30_000))  # micro-batch sizes with the best plans; steps from each
-_RAISES, _RAISE_PATHS = (0.015, 0.005), 500  # of a bound by cases: by what shares, and the effort per try
+_RAISES, _RAISE_PATHS = (0.015, 0.005), 1_000  # of a bound by cases: by what shares, and the effort per try
 _STEPS_PER_PAIR = 8  # most steps of a walk, per slice on a portion
 _WALKED = 6  # plans of a walk that are simulated
 

@@ -131,7 +131,7 @@ class Walk:
         columns = (edges.one_way_ns, edges.round_trip_ns, edges.occupancy_ns, edges.nic_ns)
         self._edges = [
             [(int(x), int(both), int(o), int(n)) for x, both, o, n in zip(*rows, strict=True)]
-            for rows in zip(*(column.tolist() for column in columns), strict=True)
+            for rows in zip(*(column.T.tolist() for column in columns), strict=True)
         ]
 
     @property
@@ -170,7 +170,7 @@ class Walk:
         for i in reversed(range(len(stages))):
             stage, start = stages[i], stages[i - 1].stop if i else 0
             options = self._options(start, stage.stop, stage.island, stage.gpus)
-            to = self._edges_to(chosen[-1]) if chosen else None
+            to = self._edges[chosen[-1].link_class] if chosen else None
             fitting = _fitting(options, window, stage.extra, m, to)
             if fitting is None:
                 return None
@@ -239,7 +239,7 @@ class Walk:
             stages.append(SimStage(forward, time - forward, int(pieces.head_step_ns[piece]), window))
             if i + 1 < len(place.pieces):
                 behind = int(pieces.head_class[place.pieces[i + 1]])
-                x, _, occupancy, _ = self._edges[int(pieces.tail_class[piece])][behind]
+                x, _, occupancy, _ = self._edges[behind][int(pieces.tail_class[piece])]
                 edges.append(SimEdge(x - occupancy, occupancy, occupancy))
         simulated = iteration_ns(SimPipeline(tuple(stages), tuple(edges), m))
         return replace(place, time_ns=max(place.time_ns, simulated))
@@ -285,10 +285,6 @@ class Walk:
         stages[i] = Stage(stages[i].stop, island, sizes[draws.below(len(sizes))], stages[i].extra)
         return stages
 
-    def _edges_to(self, behind: _Option) -> list[tuple[int, int, int, int]]:
-        """``x``, ``X``, ``o`` and ``n`` of the edge to a stage, per class of the stage in front."""
-        return [row[behind.link_class] for row in self._edges]
-
     def _options(self, start: int, stop: int, island: int, gpus: int) -> tuple[_Option, ...]:
         """The options of a slice on a portion: the quickest first, the others for ever longer windows."""
         key = (start, stop, island, gpus)
@@ -319,19 +315,23 @@ def _fitting(
     edges: list[tuple[int, int, int, int]] | None,
 ) -> tuple[_Option, int, int] | None:
     """The quickest option that has room, the extra warm-up behind it as far as it helps, and its window."""
-    while True:
-        window = window_behind + 1 + extra if edges is not None else 1
-        need = min(window, m)
-        option = next((option for option in options if option.longest >= need), None)
-        if edges is None:
-            return None if option is None else (option, 0, window)
-        if option is not None:
-            _, both, occupancy, _ = edges[option.link_class]
-            if not extra or option.time_ns + both > max(option.time_ns, occupancy) * extra:
-                return option, extra, window
-        if not extra:
-            return None
+    if edges is None:
+        return next(((option, 0, 1) for option in options if option.longest >= 1), None)
+    while extra >= 0:
+        window = window_behind + 1 + extra
+        need = window if window < m else m
+        for option in options:
+            if option.longest >= need:
+                both, time, occupancy = (
+                    edges[option.link_class][1],
+                    option.time_ns,
+                    edges[option.link_class][2],
+                )
+                if not extra or time + both > max(time, occupancy) * extra:
+                    return option, extra, window
+                break
         extra -= 1
+    return None
 
 
 def _in_order(stages: list[Stage], num_atoms: int) -> bool:
