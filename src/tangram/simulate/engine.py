@@ -80,18 +80,6 @@ class _Lane:
     free_ns: int = 0
     is_sending: bool = False  # only when point-to-point blocks
 
-    def task(self, num_micro_batches: int) -> tuple[int, int]:
-        """Direction and micro-batch of the next task: forwards up to the window, then backward and forward in
-        turn, then the backwards that are left.
-        """
-        behind = self.next_task - self.window
-        pairs = num_micro_batches - self.window
-        if behind < 0:
-            return _FORWARD, self.next_task
-        if behind >= 2 * pairs:
-            return _BACKWARD, behind - pairs
-        return (_FORWARD, self.window + behind // 2) if behind % 2 else (_BACKWARD, behind // 2)
-
 
 class _Run:
     """The state of an execution: lanes, links, and the transfers that are ready and not yet served.
@@ -118,21 +106,33 @@ class _Run:
 
     def advance(self, i: int) -> None:
         """Runs the stage's tasks in order, as far as their inputs are known to arrive."""
-        lane, num_tasks = self.lanes[i], 2 * self.num_micro_batches
-        while lane.next_task < num_tasks and not lane.is_sending:
-            direction, k = lane.task(self.num_micro_batches)
-            inputs, start = lane.inputs[direction], lane.free_ns
+        # Written for speed, as the transfer is: most of a search's time may be spent in these two.
+        lane, m = self.lanes[i], self.num_micro_batches
+        window, free_ns, next_task = lane.window, lane.free_ns, lane.next_task
+        while next_task < 2 * m and not lane.is_sending:
+            # Forwards up to the window, then backward and forward in turn, then the backwards that are left.
+            behind = next_task - window
+            if behind < 0:
+                direction, k = _FORWARD, next_task
+            elif behind >= 2 * (m - window):
+                direction, k = _BACKWARD, behind - m + window
+            elif behind % 2:
+                direction, k = _FORWARD, window + behind // 2
+            else:
+                direction, k = _BACKWARD, behind // 2
+            inputs = lane.inputs[direction]
             if inputs is not None:
                 if len(inputs) <= k:
-                    return
-                start = max(start, inputs[k])
-            end = start + lane.durations[direction]
-            lane.starts[direction].append(start)
-            lane.free_ns = end
-            lane.next_task += 1
+                    break
+                if inputs[k] > free_ns:
+                    free_ns = inputs[k]
+            lane.starts[direction].append(free_ns)
+            free_ns += lane.durations[direction]
+            next_task += 1
             if lane.sends[direction]:
-                heapq.heappush(self.ready, (end, i, k, direction))
+                heapq.heappush(self.ready, (free_ns, i, k, direction))
                 lane.is_sending = self.blocking
+        lane.free_ns, lane.next_task = free_ns, next_task
 
     def state(self) -> tuple[object, ...]:
         """Everything that decides what happens next, relative to the first stage."""
@@ -182,14 +182,15 @@ class _Run:
 
     def transfer(self, ready: int, sender: int, k: int, direction: int) -> None:
         """Serves one transfer: nobody can become ready before it any more."""
-        edge = sender if direction == _FORWARD else sender - 1
-        receiver = sender + 1 if direction == _FORWARD else sender - 1
-        used = self.uses[edge][direction]
-        start = max(ready, *(self.free_ns[resource] for resource in used))
+        edge, receiver = (sender, sender + 1) if direction == _FORWARD else (sender - 1, sender - 1)
+        used, free_ns, start = self.uses[edge][direction], self.free_ns, ready
+        for resource in used:
+            if free_ns[resource] > start:
+                start = free_ns[resource]
         free = start + self.occupancies[edge][direction]
         arrival = free + self.latencies[edge]
         for resource in used:
-            self.free_ns[resource] = free
+            free_ns[resource] = free
         self.send_starts[direction][edge].append(start)
         inputs = self.lanes[receiver].inputs[direction]
         assert inputs is not None
