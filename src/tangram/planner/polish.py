@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, pairwise, product
 from math import prod
+from typing import NamedTuple
 
 import numpy as np
 
@@ -40,6 +41,15 @@ class Step:
     extras: tuple[int, ...]
 
 
+class _Piece(NamedTuple):
+    """What is asked of a piece again and again; taking it from the table each time costs far more."""
+
+    portion: tuple[int, int, int]  # island, GPUs, link class of its first stage
+    num_stages: int
+    span: int
+    max_in_flight: int
+
+
 @dataclass
 class Neighbourhood:
     """The plans of one problem, and which of them are one step apart.
@@ -56,6 +66,15 @@ class Neighbourhood:
     _extras: dict[tuple[int, int], int] = field(default_factory=dict)
     _best: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
     _members: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    _pieces: dict[int, _Piece] = field(default_factory=dict)
+
+    def _piece(self, piece: int) -> _Piece:
+        if piece not in self._pieces:
+            table = self.problem.pieces
+            portion = int(table.island[piece]), int(table.gpus[piece]), int(table.head_class[piece])
+            columns = (table.num_stages, table.span, table.max_in_flight)
+            self._pieces[piece] = _Piece(portion, *(int(column[piece]) for column in columns))
+        return self._pieces[piece]
 
     @cached_property
     def _sorted(self) -> tuple[IntArray, IntArray]:
@@ -81,9 +100,9 @@ class Neighbourhood:
         """Returns the fastest few pieces of a slice on each portion that hold so many micro-batches."""
         key = start, stop, min(window, self.problem.num_micro_batches)
         if key not in self._best:
-            limits, taken, kept = self.problem.pieces.max_in_flight, Counter[tuple[int, int, int]](), []
+            taken, kept = Counter[tuple[int, int, int]](), []
             for piece in self._by_slice((start, stop)):
-                if limits[piece] >= key[2]:
+                if self._piece(piece).max_in_flight >= key[2]:
                     portion = self._portion(piece)
                     taken[portion] += 1
                     if taken[portion] <= _ALTERNATIVES:
@@ -149,24 +168,27 @@ class Neighbourhood:
         return lower_bound_ns(f, b, u, x[:-1], big_x[:-1], windows[::-1], m, o[:-1], n[:-1])
 
     def _fits(self, pieces: tuple[int, ...]) -> bool:
-        table, problem = self.problem.pieces, self.problem
-        left = list(problem.capacity)
+        left = list(self.problem.capacity)
         for piece in pieces:
-            left[table.island[piece]] -= int(table.gpus[piece])
+            island, gpus, _ = self._portion(piece)
+            left[island] -= gpus
         if min(left) < 0:
             return False
-        stages = sum(int(table.num_stages[piece]) for piece in pieces)
-        return problem.num_stages in (None, stages)
+        num_stages = self.problem.num_stages
+        return num_stages is None or num_stages == sum(self._piece(piece).num_stages for piece in pieces)
 
     def _legal(self, step: Step) -> bool:
         """Whether the windows are in the space and in memory."""
-        table, m = self.problem.pieces, self.problem.num_micro_batches
         for place, extra in enumerate(step.extras[:-1]):
             if not 0 <= extra <= self._most_extra(step.pieces[place], step.pieces[place + 1]):
                 return False
-        for piece, window in zip(step.pieces, self.chain(step).windows, strict=True):
-            if min(window, m) > table.max_in_flight[piece]:
+        window, m = 0, self.problem.num_micro_batches
+        for piece, extra in zip(reversed(step.pieces), reversed(step.extras), strict=True):
+            row = self._piece(piece)
+            window += 1 + extra
+            if min(window, m) > row.max_in_flight:
                 return False
+            window += row.span
         return True
 
     def _most_extra(self, front: int, behind: int) -> int:
@@ -277,21 +299,20 @@ class Neighbourhood:
 
     def _window(self, behind: Sequence[int]) -> int:
         """Returns how many micro-batches a piece holds at least in front of others."""
-        return 1 + sum(int(self.problem.pieces.num_stages[piece]) for piece in behind)
+        return 1 + sum(self._piece(piece).num_stages for piece in behind)
 
     def _spans(self, step: Step) -> list[tuple[int, int]]:
         table = self.problem.pieces
         return [(int(table.start[p]), int(table.stop[p])) for p in step.pieces]
 
     def _portion(self, piece: int) -> tuple[int, int, int]:
-        table = self.problem.pieces
-        return int(table.island[piece]), int(table.gpus[piece]), int(table.head_class[piece])
+        return self._piece(piece).portion
 
     def _pairs(self, start: int, stop: int, window: int) -> Iterator[tuple[int, int]]:
         """Lists two pieces for a slice; the second one holds at least so many micro-batches."""
         for cut in range(start + 1, stop):
             for second in self._best_of(cut, stop, window):
-                for first in self._best_of(start, cut, window + int(self.problem.pieces.num_stages[second])):
+                for first in self._best_of(start, cut, window + self._piece(second).num_stages):
                     yield first, second
 
 
