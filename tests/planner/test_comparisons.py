@@ -16,7 +16,9 @@ from tangram.job import Job, Pins, Precision
 from tangram.model.load import load_model, trim_layers
 from tangram.plan.schema import Comparison, PlanDocument
 from tangram.planner.estimate import DictatedStage, estimate
+from tangram.planner.options import PlanOptions
 from tangram.planner.planner import plan
+from tangram.units import GB
 
 QUICK_SEARCH_FRAC = 0.04
 """A comparison is searched in a hurry: it may be this much slower than the best plan of its island."""
@@ -134,3 +136,18 @@ def test_the_plan_is_never_slower_than_what_it_is_compared_with(global_batch: in
     for line in (by_name["single-island"], by_name["even-split"]):
         assert line.iteration_time_s is not None
         assert own.iteration_time_s <= line.iteration_time_s * (1 + 1e-9)
+
+
+@pytest.mark.slow
+def test_a_slow_node_that_is_left_out_costs_nothing() -> None:
+    """A third node behind 1 Gbit/s makes the search harder, and its plan no worse than without the node."""
+    two, three = example_cluster("c3-two-islands"), example_cluster("c3-three-islands")
+    slow = tuple(
+        replace(node, nic_bandwidth_bytes_per_s=0.125 * GB) if node.name == "v100-16" else node
+        for node in three.nodes
+    )
+    assert slow != three.nodes
+    job, options = Job(1024, 2048, Precision.FP16), PlanOptions(parallelizers=("exact",))
+    fewer, more = (plan(load_model("gpt3-13b"), c, job, options) for c in (two, replace(three, nodes=slow)))
+    assert [idle.island for idle in more.idle] == ["V100-16GB-SXM2"]
+    assert more.prediction.iteration_time_s <= fewer.prediction.iteration_time_s
