@@ -177,7 +177,7 @@ def _notes(
     if search.space.is_large:
         coarse.append(
             Assumption(
-                "plans of a large cluster: the stages of each island follow each other",
+                "plans of a large cluster: one block of stages per island, improved step by step",
                 "to keep the search small, which stops at that; the lower bound holds for any order",
             )
         )
