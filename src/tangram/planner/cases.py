@@ -166,7 +166,7 @@ class Casework:
     def _limits(self, case: Case) -> FloatArray:
         """What there is of everything that is shared."""
         atoms = np.full(self.problem.num_atoms, float(self.relaxation.below_ns))
-        return np.concatenate([self.capacity, case.high_ns, atoms])
+        return np.concatenate([self.capacity, np.maximum(case.high_ns, 1.0), atoms])
 
     def _path(self, part: Relaxation, case: Case, weights: FloatArray) -> tuple[float, IntArray]:
         """The way to cover the model that uses least in the mean, and what it uses."""
@@ -176,7 +176,8 @@ class Casework:
         atoms = np.zeros((2, self.problem.num_atoms))
         atoms[0] = weights[islands + trips :] / self.relaxation.below_ns
         # A piece counts for every milestone at or behind its stop.
-        by_trip = np.cumsum((weights[islands : islands + trips] / case.high_ns)[::-1])[::-1]
+        prices_of_trips = weights[islands : islands + trips] / np.maximum(case.high_ns, 1.0)
+        by_trip = np.cumsum(prices_of_trips[::-1])[::-1]
         cost = part.costs_ns(Multipliers(prices, atoms))
         cost += by_trip[np.searchsorted(self._milestones, part.stop)] * part.time_ns
         least, path = part.path(cost)
