@@ -99,6 +99,7 @@ RUNS = (
         "rows.csv: has the column 'gpu' twice",
         "rename or remove one of them",
     ),
+    table("JSON", '{\n "gpu": 1\n}\n', "rows.csv:1: is JSON, not a table", "their names in the first line"),
     table("UTF-16", rows_text(row()).encode("utf-16"), "rows.csv:1: is not UTF-8", "save it as UTF-8"),
     table(
         "a thousand columns",
@@ -239,8 +240,8 @@ PROFILES = (
         "p.json",
         "layers: []",
         "p.json:1:",
-        "broken JSON",
-        "texts stand in double quotes; no comment, and no comma before a bracket",
+        "is not JSON: it begins with 'layers:'",
+        "a JSON object starts with '{'",
     ),
     profile("a list", "tangram", "p.json", "[]", "p.json: is not a JSON object", "it must start with '{'"),
     profile("nested too deeply", "tangram", "p.json", nested(100_000), "p.json: nests too deeply"),

@@ -97,8 +97,8 @@ FILES = (
         "not JSON",
         "model_type: llama\n",
         "config.json:1:",
-        "broken JSON",
-        "texts stand in double quotes; no comment, and no comma before a bracket",
+        "is not JSON: it begins with 'model_type:'",
+        "a JSON object starts with '{'",
     ),
     file(
         "cut off",
@@ -139,6 +139,12 @@ FILES = (
     file("a text", '"llama"', "config.json: is not a JSON object", "it must start with '{'"),
     file("a number", "4", "config.json: is not a JSON object", "it must start with '{'"),
     file("null", "null", "config.json: is not a JSON object", "it must start with '{'"),
+    file(
+        "a plan",
+        '{"format": "tangram-plan", "model": {}}',
+        "config.json: is a file of format 'tangram-plan', not a model",
+        "a plan holds its model under 'model'",
+    ),
     file("an empty object", "{}", "config.json: the key 'model_type' is missing"),
     file(
         "a key twice",

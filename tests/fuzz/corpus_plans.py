@@ -55,9 +55,10 @@ FILES = (
         "a text",
         "plan",
         "plan.json:1:",
-        "broken JSON",
-        "texts stand in double quotes; no comment, and no comma before a bracket",
+        "is not JSON: it begins with 'plan'",
+        "a JSON object starts with '{'",
     ),
+    file("a cluster", "nodes:\n- gpu: T4\n", "plan.json:1: is not JSON: it begins with 'nodes:'"),
     file("a list", "[]", "plan.json: is not a JSON object", "it must start with '{'"),
     file(
         "of another kind",

@@ -44,6 +44,7 @@ def load_model(name_or_path: str | os.PathLike[str]) -> ModelSpec:
     file = config_file(path)
     where, text = printable(str(file)), read_json_text(file, max_bytes=MAX_FILE_BYTES)
     data = parse_json_object(text, where=where)
+    _refuse_other_formats(data, where)
     with lines_named(text, where):
         return from_dict(data, where=where) if _is_own_form(data) else hf_model(data, file)
 
@@ -74,6 +75,16 @@ def trim_layers(model: ModelSpec, num_layers: int) -> ModelSpec:
         name=_TRIMMED_SUFFIX.sub("", model.name) + suffix,
         layers=model.layers[:num_layers] + model.layers[model.num_layers :],
     )
+
+
+def _refuse_other_formats(data: Mapping[str, object], where: str) -> None:
+    """Files that Tangram writes say what they are."""
+    found = data.get("format")
+    if isinstance(found, str) and found.startswith("tangram-"):
+        hint = "a plan holds its model under 'model'" if "model" in data else None
+        raise InputError(
+            f"is a file of format {printable(found[:40])!r}, not a model", where=where, hint=hint
+        )
 
 
 def _is_own_form(data: Mapping[str, object]) -> bool:

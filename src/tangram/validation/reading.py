@@ -65,6 +65,9 @@ def _read_file(path: Path) -> list[RowResult]:
     if not table:
         raise InputError("has no header", where=where, hint="the first line names the columns")
     header = [column.strip() for column in table[0]]
+    if header[0].startswith(("{", "[")):
+        hint = "columns with commas between them, their names in the first line"
+        raise InputError("is JSON, not a table", where=f"{where}:1", hint=hint)
     doubled = sorted(column for column, count in Counter(header).items() if column and count > 1)
     if doubled:
         raise InputError(
