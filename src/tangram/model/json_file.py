@@ -104,10 +104,11 @@ def parse_json_object(text: str, *, where: str) -> dict[str, object]:
         )
     except json.JSONDecodeError as error:
         if not text[: error.pos].strip() and text[error.pos].isalpha():
-            line, begins = error.lineno, text[error.pos :].split(maxsplit=1)[0][:40]
-            hint = "a JSON object starts with '{'"
+            begins = text[error.pos :].split(maxsplit=1)[0][:40]
             raise InputError(
-                f"is not JSON: it begins with {begins!r}", where=f"{where}:{line}", hint=hint
+                f"is not JSON: it begins with {begins!r}",
+                where=f"{where}:{error.lineno}",
+                hint="a JSON object starts with '{'",
             ) from error
         place = f"{where}:{error.lineno}:{error.colno}"
         hint = next((fix for start, fix in _FIXES if error.msg.startswith(start)), None)
