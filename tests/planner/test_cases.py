@@ -28,17 +28,18 @@ def listed(seeds: int) -> Iterator[tuple[int, Problem, list[tuple[int, list[Plai
 
 
 def test_a_time_above_the_fastest_plan_is_never_refuted() -> None:
-    known = proven = by_prices = 0
+    known = proven = only_so = 0
     for _, problem, plans in listed(80):
         best = min(time_ns for time_ns, _ in plans)
         known += 1
         for above in (best + 1, int(1.2 * best) + 2):
             assert not proves_by_cases(problem, above, 40)
-        proven += proves_by_cases(problem, int(0.93 * best), 80)
-        by_prices += dual_bound_ns(problem, best, 60) >= int(0.93 * best)
-    assert known > 40
+        by_cases = proves_by_cases(problem, int(0.93 * best), 80)
+        proven += by_cases
+        only_so += by_cases and dual_bound_ns(problem, best, 60) < int(0.93 * best)
+    assert known > 30
     assert proven > 0.6 * known
-    assert proven > by_prices
+    assert only_so > 0  # prices and weights see step ends behind the first stage, cases do not
 
 
 def test_every_plan_stays_in_the_cases_that_hold_it_just_below_its_time() -> None:
