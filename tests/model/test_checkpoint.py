@@ -94,7 +94,9 @@ def test_sizes_that_are_none(tmp_path: Path, total: object) -> None:
 
 
 def test_a_broken_index_is_named(tmp_path: Path) -> None:
-    assert "model.safetensors.index.json:1:1: broken JSON" in refusal(folder(tmp_path, LLAMA, "oh"))
+    assert "model.safetensors.index.json:1: is not JSON: it begins with 'oh'" in refusal(
+        folder(tmp_path, LLAMA, "oh")
+    )
     (tmp_path / "model.safetensors.index.json").unlink()
     (tmp_path / "model.safetensors.index.json").mkdir()
     assert "is a folder, not a regular file" in refusal(tmp_path)
