@@ -42,6 +42,8 @@ COLUMNS = (
     "warm `plan()`",
     "of it search",
     "predicted iteration",
+    "default, cold",
+    "its iteration",
     "beside",
 )
 
@@ -115,12 +117,12 @@ class Cold:
     plan: dict[str, Any]
 
 
-def cold_run(case: Case) -> Cold:
-    """Plans once in a process of its own."""
+def cold_run(case: Case, *options: str) -> Cold:
+    """Plans once in a process of its own, with further options of the command line."""
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "page.txt"
         saved = Path(folder) / "plan.json"
-        arguments = ["plan", case.cluster, "--job", case.job, "-o", str(saved)]
+        arguments = ["plan", case.cluster, "--job", case.job, "-o", str(saved), *options]
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
         code = f"from tangram.cli.main import main; raise SystemExit(main({arguments!r}))"
         with page.open("w") as out:
@@ -160,7 +162,9 @@ def warm_runs(case: Case, repeats: int) -> tuple[list[dict[str, float]], float]:
     return runs[min(1, repeats) :], document.prediction.iteration_time_s
 
 
-def row(case: Case, cold: list[Cold], warm: list[dict[str, float]], iteration_s: float) -> Sequence[str]:
+def row(
+    case: Case, cold: list[Cold], auto: list[Cold], warm: list[dict[str, float]], iteration_s: float
+) -> Sequence[str]:
     """Formats the cells of one line of the table."""
     walls = [run.wall_s for run in cold]
     return (
@@ -171,6 +175,8 @@ def row(case: Case, cold: list[Cold], warm: list[dict[str, float]], iteration_s:
         f"{statistics.median(run['wall_s'] for run in warm):.2f} s",
         f"{statistics.median(run.get('search_s', 0.0) for run in warm):.2f} s",
         f"{iteration_s:.4g} s",
+        f"{statistics.median(run.wall_s for run in auto):.2f} s",
+        f"{auto[0].plan['prediction']['iteration_time_s']:.4g} s",
         case.beside,
     )
 
@@ -200,8 +206,11 @@ def measure(repeats: int) -> str:
 
     All cold runs come first: a child's peak includes what its parent held when it forked.
     """
-    cold = {case: [cold_run(case) for _ in range(repeats + 1)][min(1, repeats) :] for case in CASES}
-    rows = [row(case, cold[case], *warm_runs(case, repeats)) for case in CASES]
+    exact, auto = (
+        {case: [cold_run(case, *options) for _ in range(repeats + 1)][min(1, repeats) :] for case in CASES}
+        for options in (("--parallelizer", "exact"), ())
+    )
+    rows = [row(case, exact[case], auto[case], *warm_runs(case, repeats)) for case in CASES]
     return table(COLUMNS, rows)
 
 
