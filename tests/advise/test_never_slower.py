@@ -65,8 +65,9 @@ SLOW = {
 }
 
 KNOWN_FRAC = {("gpt3 on 0 T4 + 16 V100", "galvatron"): 0.0014, ("10b on c1 8+8", "galvatron"): 2e-5}
-"""By how much somebody is ahead of ``auto``: its stages are judged by ``t + u / m`` each, and in the first case a
-shorter micro-batch is worth a longer step end, which another stage's hides; the second is not explained yet.
+"""By how much somebody is ahead of ``auto``: its stages are judged by ``t + u / m`` each, and in the first
+case a shorter micro-batch is worth a longer step end, which another stage's hides; the second is not
+explained yet.
 """
 
 
