@@ -145,25 +145,7 @@ def tangram(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.slow
 def test_ctrl_c_ends_a_run_between_two_steps(plan: str, tmp_path: Path) -> None:
     needs_torch()
-    log = tmp_path / "log.jsonl"
-    arguments = [
-        "run",
-        plan,
-        "--data",
-        write_data(tmp_path),
-        "--steps",
-        "100000",
-        "--cpu",
-        "--log-file",
-        str(log),
-    ]
-    process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
+    process, log = endless_run(plan, tmp_path)
     wait_for_lines(log, 3)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
@@ -176,29 +158,27 @@ def test_ctrl_c_ends_a_run_between_two_steps(plan: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_killed_rank_ends_the_run(plan: str, tmp_path: Path) -> None:
     needs_torch()
-    log = tmp_path / "log.jsonl"
-    arguments = [
-        "run",
-        plan,
-        "--data",
-        write_data(tmp_path),
-        "--steps",
-        "100000",
-        "--cpu",
-        "--log-file",
-        str(log),
-    ]
-    process = subprocess.Popen(
-        [sys.executable, "-c", COMMAND, *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process, log = endless_run(plan, tmp_path)
     wait_for_lines(log, 2)
     os.kill(child_of_rank(process.pid, 1), signal.SIGKILL)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "error: rank 1 (stage 1, slow-0, a CPU): rank 1 was ended by SIGKILL; the others were ended" in err
+
+
+def endless_run(plan: str, folder: Path) -> tuple[subprocess.Popen[str], Path]:
+    """Starts a run that somebody has to end, in a session of its own; returns it and its file of lines."""
+    log = folder / "log.jsonl"
+    data = write_data(folder)
+    arguments = ["run", plan, "--data", data, "--steps", "100000", "--cpu", "--log-file", str(log)]
+    process = subprocess.Popen(
+        [sys.executable, "-c", COMMAND, *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    return process, log
 
 
 def wait_for_lines(path: Path, count: int) -> None:

@@ -13,10 +13,7 @@ import torch
 from tangram.cluster import catalog
 from tangram.errors import InputError
 from tangram.job import Precision
-from tangram.profiler.torch_extra import INSTALL
-
-_TENSOR_CORES = (8, 0)
-"""Compute capability from which NVIDIA GPUs have bf16 and tf32 (Ampere)."""
+from tangram.profiler.torch_extra import INSTALL, TENSOR_CORES
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +120,7 @@ def check_precision(device: Device, precision: Precision) -> None:
     wanted = precision in (Precision.BF16, Precision.TF32)
     if wanted and torch.version.hip is None:
         capability = torch.cuda.get_device_capability(device.torch_device)
-        if capability < _TENSOR_CORES:
+        if capability < TENSOR_CORES:
             raise InputError(
                 f"{device.words} has no {precision}", where="--precision", hint="legal: fp32, fp16"
             )
@@ -135,7 +132,7 @@ def default_precision(device: Device) -> Precision:
         return Precision.FP32
     if torch.version.hip is not None:
         return Precision.BF16
-    capable = torch.cuda.get_device_capability(device.torch_device) >= _TENSOR_CORES
+    capable = torch.cuda.get_device_capability(device.torch_device) >= TENSOR_CORES
     return Precision.BF16 if capable else Precision.FP16
 
 

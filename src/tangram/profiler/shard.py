@@ -13,12 +13,13 @@ from tangram.job import Precision
 from tangram.model.spec import ModelSpec
 from tangram.model.vocabulary import padded_vocab_size
 
-_DTYPES = {
+DTYPES = {
     Precision.FP32: torch.float32,
     Precision.TF32: torch.float32,
     Precision.FP16: torch.float16,
     Precision.BF16: torch.bfloat16,
 }
+"""Of weights and activations, by the precision of the products."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Shard:
     @property
     def dtype(self) -> Any:
         """Of weights and activations."""
-        return _DTYPES[self.precision]
+        return DTYPES[self.precision]
 
     def generator(self) -> Any:
         """Returns a source of random numbers on the device; always the same."""

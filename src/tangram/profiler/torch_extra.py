@@ -9,6 +9,8 @@ from tangram.errors import InputError
 INSTALL = "pip install 'tangram-llm[train]'"
 OLDEST = (2, 5)
 """scaled_dot_product_attention has ``enable_gqa`` from 2.5 on."""
+TENSOR_CORES = (8, 0)
+"""Compute capability from which NVIDIA GPUs have bf16 and tf32 (Ampere)."""
 
 
 def require_safetensors(where: str) -> None:

@@ -15,11 +15,10 @@ from tangram.cluster import catalog
 from tangram.errors import InputError
 from tangram.job import Precision
 from tangram.plan.schema import RankSlot
+from tangram.profiler.torch_extra import TENSOR_CORES
 from tangram.units import count_of
 
 CPU_PRECISIONS = (Precision.FP32, Precision.BF16, Precision.FP16)
-_TENSOR_CORES = (8, 0)
-"""Compute capability from which NVIDIA GPUs have bf16 and tf32 (Ampere)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ def found_devices() -> tuple[FoundDevice, ...]:
 
 def _found(torch: Any, index: int) -> FoundDevice:
     properties = torch.cuda.get_device_properties(index)
-    capable = torch.version.hip is not None or (properties.major, properties.minor) >= _TENSOR_CORES
+    capable = torch.version.hip is not None or (properties.major, properties.minor) >= TENSOR_CORES
     precisions = [Precision.FP32, Precision.FP16, *([Precision.BF16, Precision.TF32] if capable else [])]
     uuid = str(getattr(properties, "uuid", ""))
     return FoundDevice(index, str(properties.name), uuid, tuple(precisions))

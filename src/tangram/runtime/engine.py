@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 from tangram.job import Precision
 from tangram.plan.schema import PlanDocument
+from tangram.profiler.shard import DTYPES
 from tangram.runtime.boundary import Interval
 from tangram.runtime.chunks import chunk_sections
 from tangram.runtime.clip import NormCounter, clip_factor
@@ -259,7 +260,7 @@ class Engine:
         job, stage = self._plan.job, self.stage
         half = job.optimizer.gradient_bytes == 2
         sharding = Sharding(
-            compute_dtype(job.precision) if half else torch.float32,
+            DTYPES[job.precision] if half else torch.float32,
             reshard_after_forward=stage.reshard_after_forward,
             shared=tied_name if stage.has_embedding and stage.has_head else None,
         )
@@ -274,7 +275,7 @@ class Engine:
     def _make_pipeline(self, rank: int) -> Pipeline:
         pipeline, index = self._plan.pipelines[0], self.stage.index
         num_stages, num_chunks = len(pipeline.stages), len(self._chunks)
-        dtype = compute_dtype(self._plan.job.precision)
+        dtype = DTYPES[self._plan.job.precision]
         if num_chunks > 1:
             order = interleaved(num_stages, num_chunks, pipeline.num_micro_batches)[index]
         else:
@@ -293,8 +294,3 @@ class Engine:
             before_backward=self._sharding.begin_backward,
             after_backward=self._sharding.end_backward,
         )
-
-
-def compute_dtype(precision: Precision) -> Any:
-    """Returns the dtype of weights and activations."""
-    return {Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}.get(precision, torch.float32)

@@ -20,20 +20,10 @@ import numpy as np
 from tangram.cost.types import BoolArray, IntArray
 from tangram.parallelizers.contents import Contents
 from tangram.parallelizers.exact import ExactStageTable
+from tangram.parallelizers.invariants import TABLE_COLUMNS
 from tangram.parallelizers.layerwise.stages import MixedStages, StageQuestion
 from tangram.parallelizers.protocols import Capabilities, OptionTable, StageChoice, TableRequest
 from tangram.parallelizers.totals import nanoseconds
-
-_COLUMNS = (
-    "start",
-    "stop",
-    "max_in_flight",
-    "forward_ns",
-    "backward_ns",
-    "step_ns",
-    "config",
-    "num_recomputed",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +82,7 @@ def _together(
         "config": none,
         "num_recomputed": none,
     }
-    columns = {name: np.concatenate([getattr(alike, name), added[name]]) for name in _COLUMNS}
+    columns = {name: np.concatenate([getattr(alike, name), added[name]]) for name in TABLE_COLUMNS}
     mixed = np.concatenate([np.full(len(alike.start), -1), rows])
     time_ns = columns["forward_ns"] + columns["backward_ns"]
     order = np.lexsort((mixed, columns["max_in_flight"], time_ns, columns["stop"], columns["start"]))

@@ -12,7 +12,7 @@ import numpy as np
 
 from tangram.errors import InputError
 from tangram.runtime.data.order import Int64Array
-from tangram.runtime.data.tokens import joined_read
+from tangram.runtime.data.tokens import Pieces
 
 INSTALL = "pip install 'tangram-llm[data]'"
 COLUMN = "input_ids"
@@ -24,7 +24,7 @@ def is_saved_dataset(folder: Path) -> bool:
     return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
 
 
-class ArrowTokens:
+class ArrowTokens(Pieces):
     """The column ``input_ids`` of a saved data set, row after row.
 
     Args:
@@ -35,28 +35,13 @@ class ArrowTokens:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._place = str(folder)
         self._rows = _load(folder)
-        lengths = [0]
+        lengths: list[int] = []
         for batch in self._rows.with_format("arrow").iter(batch_size=_BATCH):
-            lengths += _lengths(batch.column(COLUMN), self._place)
-        self._starts: Int64Array = np.cumsum(lengths, dtype=np.int64)
+            lengths += _lengths(batch.column(COLUMN), str(folder))
+        super().__init__(lengths, str(folder))
 
-    @property
-    def num_tokens(self) -> int:
-        """How many there are."""
-        return int(self._starts[-1])
-
-    @property
-    def place(self) -> str:
-        """The folder."""
-        return self._place
-
-    def read(self, start: int, stop: int) -> Int64Array:
-        """Returns the tokens ``[start, stop)``."""
-        return joined_read(self._starts, start, stop, self._read_row)
-
-    def _read_row(self, idx: int, start: int, stop: int) -> Int64Array:
+    def _read_piece(self, idx: int, start: int, stop: int) -> Int64Array:
         return np.asarray(self._rows[idx][COLUMN][start:stop], dtype=np.int64)
 
 

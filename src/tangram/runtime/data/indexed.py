@@ -27,7 +27,7 @@ import numpy as np
 
 from tangram.errors import InputError
 from tangram.runtime.data.order import Int64Array
-from tangram.runtime.data.tokens import joined_read
+from tangram.runtime.data.tokens import Pieces
 
 _MAGIC = b"MMIDIDX\x00\x00"
 _VERSION = 1
@@ -40,7 +40,7 @@ LARGEST_UINT16_VOCAB = 65_500
 """Megatron-LM writes vocabularies below it as uint16, others as int32."""
 
 
-class IndexedTokens:
+class IndexedTokens(Pieces):
     """The tokens of a ``.bin`` and an ``.idx`` file.
 
     Args:
@@ -51,10 +51,9 @@ class IndexedTokens:
     """
 
     def __init__(self, prefix: Path) -> None:
-        self._place = f"{prefix}.bin"
         code, lengths, self._offsets = _read_index(Path(f"{prefix}.idx"))
+        super().__init__(lengths, f"{prefix}.bin")
         self._type = np.dtype(_TYPES[code])
-        self._starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         try:
             self._bytes = np.memmap(self._place, mode="r") if self.num_tokens else np.zeros(0, dtype=np.uint8)
         except (OSError, ValueError) as error:
@@ -67,21 +66,7 @@ class IndexedTokens:
                 hint="an interrupted copy, or an index of another file",
             )
 
-    @property
-    def num_tokens(self) -> int:
-        """How many there are."""
-        return int(self._starts[-1])
-
-    @property
-    def place(self) -> str:
-        """The .bin file."""
-        return self._place
-
-    def read(self, start: int, stop: int) -> Int64Array:
-        """Returns the tokens ``[start, stop)``."""
-        return joined_read(self._starts, start, stop, self._read_sequence)
-
-    def _read_sequence(self, idx: int, start: int, stop: int) -> Int64Array:
+    def _read_piece(self, idx: int, start: int, stop: int) -> Int64Array:
         size, first = self._type.itemsize, int(self._offsets[idx])
         found = self._bytes[first + start * size : first + stop * size]
         return np.frombuffer(found, dtype=self._type).astype(np.int64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -66,17 +67,16 @@ class ArrayTokens:
         return np.asarray(self._array[start:stop], dtype=np.int64)
 
 
-class JoinedTokens:
-    """Several shards, one after the other.
+class Pieces(ABC):
+    """Pieces that follow each other in the row.
 
     Args:
-        shards: At least one.
+        lengths: Tokens of each piece.
         place: Where they lie, for people.
     """
 
-    def __init__(self, shards: Sequence[Tokens], place: str) -> None:
-        self._shards = tuple(shards)
-        self._starts = np.cumsum([0, *(shard.num_tokens for shard in shards)])
+    def __init__(self, lengths: Sequence[int] | Int64Array, place: str) -> None:
+        self._starts = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         self._place = place
 
     @property
@@ -86,35 +86,37 @@ class JoinedTokens:
 
     @property
     def place(self) -> str:
-        """The folder."""
+        """Where they lie, for people."""
         return self._place
 
     def read(self, start: int, stop: int) -> Int64Array:
         """Returns the tokens ``[start, stop)``."""
-        return joined_read(self._starts, start, stop, lambda idx, a, b: self._shards[idx].read(a, b))
+        starts = self._starts
+        idx = int(np.searchsorted(starts, start, side="right")) - 1
+        found = []
+        while start < stop and idx < len(starts) - 1:
+            until = min(stop, int(starts[idx + 1]))
+            if until > start:
+                found.append(self._read_piece(idx, start - int(starts[idx]), until - int(starts[idx])))
+            start, idx = max(start, until), idx + 1
+        return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
 
-
-class Reader(Protocol):
-    """Reads from a piece."""
-
-    def __call__(self, idx: int, start: int, stop: int, /) -> Int64Array:
+    @abstractmethod
+    def _read_piece(self, idx: int, start: int, stop: int) -> Int64Array:
         """Returns the tokens ``[start, stop)`` of the piece ``idx``, counted inside of it."""
-        ...
 
 
-def joined_read(starts: Int64Array, start: int, stop: int, read: Reader) -> Int64Array:
-    """Reads over the ends of pieces that follow each other.
+class JoinedTokens(Pieces):
+    """Several shards, one after the other.
 
     Args:
-        starts: Where each piece starts in the row, ascending from 0, and where the last one ends.
-        start, stop: Of the row.
-        read: Reads from one piece.
+        shards: At least one.
+        place: Where they lie, for people.
     """
-    idx = int(np.searchsorted(starts, start, side="right")) - 1
-    found = []
-    while start < stop and idx < len(starts) - 1:
-        until = min(stop, int(starts[idx + 1]))
-        if until > start:
-            found.append(read(idx, start - int(starts[idx]), until - int(starts[idx])))
-        start, idx = max(start, until), idx + 1
-    return np.concatenate(found) if found else np.zeros(0, dtype=np.int64)
+
+    def __init__(self, shards: Sequence[Tokens], place: str) -> None:
+        super().__init__([shard.num_tokens for shard in shards], place)
+        self._shards = tuple(shards)
+
+    def _read_piece(self, idx: int, start: int, stop: int) -> Int64Array:
+        return self._shards[idx].read(start, stop)

@@ -6,24 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-
 from tangram.errors import InputError
-from tangram.job import Precision
 from tangram.model.spec import ModelSpec
 from tangram.plan.schema import LayerConfig, PlanDocument, StageSection
+from tangram.profiler.shard import DTYPES
 from tangram.runtime.boundary import Interval, context_share
 from tangram.runtime.groups import StageGroups
 from tangram.runtime.micro_batch import MicroBatch
 from tangram.runtime.models.hyperparameters import Hyperparameters, parse_hyperparameters
 from tangram.runtime.models.names import Names, names_of
-
-_DTYPES = {
-    Precision.FP32: torch.float32,
-    Precision.TF32: torch.float32,
-    Precision.FP16: torch.float16,
-    Precision.BF16: torch.bfloat16,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +99,11 @@ def share_of(
         InputError: The runtime has no such model, or not this precision.
     """
     model = plan.model.to_spec()
-    if dtype is None and plan.job.precision not in _DTYPES:
+    if dtype is None and plan.job.precision not in DTYPES:
         raise InputError(
             f"precision {plan.job.precision} cannot be run yet",
             where="job.precision",
-            hint=f"legal: {', '.join(_DTYPES)}",
+            hint=f"legal: {', '.join(DTYPES)}",
         )
     degrees = stage if run is None else run
     zigzag = stage.cp_layout == "zigzag"
@@ -129,7 +120,7 @@ def share_of(
         swaps_heads=stage.cp_exchange == "a2a" and degrees.cp > 1,
         unfused=stage.attention_kernel == "unfused",
         vocab_rows=plan.model.padded_vocab_size,
-        dtype=dtype or _DTYPES[plan.job.precision],
+        dtype=dtype or DTYPES[plan.job.precision],
         seed=seed,
     )
 
