@@ -132,9 +132,12 @@ def _filled_in(entries: tuple[NodeEntry, ...], network: Network, nodes: tuple[No
         without = dict.fromkeys(e.name for e in entries if not hosts.intersection(e.host_names))
         if without:
             found.append(Assumption(f"NICs of {', '.join(without)} as fast as the network", silent))
+    of_name = Counter(entry.name for entry in entries)
     for entry in entries:
         link = entry.inside.link
-        what = f"{link.kind} of {link.bandwidth_bytes_per_s / 1e9:g} GB/s inside {_label(entry, entries)}"
+        # A mixed host is several entries of one name.
+        label = f"{entry.name} ({entry.gpu.name})" if of_name[entry.name] > 1 else entry.name
+        what = f"{link.kind} of {link.bandwidth_bytes_per_s / 1e9:g} GB/s inside {label}"
         if not entry.intra_stated and entry.num_gpus > 1:
             found.append(Assumption(what, "the file does not state it; as in the GPU catalogue"))
         elif entry.inside.note is not None:
@@ -143,9 +146,3 @@ def _filled_in(entries: tuple[NodeEntry, ...], network: Network, nodes: tuple[No
         if domains and not entry.domain_stated:
             found.append(defaults.domain_assumption(entry.name, entry.gpu, domains))
     return found
-
-
-def _label(entry: NodeEntry, entries: tuple[NodeEntry, ...]) -> str:
-    """What an entry is called: a mixed host is several of one name."""
-    several = sum(other.name == entry.name for other in entries) > 1
-    return f"{entry.name} ({entry.gpu.name})" if several else entry.name
