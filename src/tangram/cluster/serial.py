@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 from tangram.cluster.spec import Assumption, Bridge, Cluster, GpuSpec, Link, Node
@@ -32,7 +33,7 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
             raise InputError(
                 f"two different GPUs of the cluster are called {node.gpu.name!r}", where=node.name
             )
-    data = {name: getattr(cluster, name) for name in _names(Cluster)}
+    data = {name: getattr(cluster, name) for name in _defaults(Cluster)}
     return data | {
         "gpus": [_part_to_dict(parts[name]) for name in sorted(parts)],
         "nodes": [_values(node) | {"gpu": node.gpu.name} for node in cluster.nodes],
@@ -55,7 +56,7 @@ def cluster_from_dict(data: Mapping[str, Any]) -> Cluster:
             if node["gpu"] not in parts:
                 raise UnknownNameError("GPU", node["gpu"], parts, where=f"node {node['name']}")
             nodes.append(Node(**{**node, "gpu": parts[node["gpu"]], "bridge": _bridge(node.get("bridge"))}))
-        values = {name: data[name] for name in _names(Cluster)}
+        values = {name: data[name] for name in _defaults(Cluster)}
         lists = {
             "nodes": tuple(nodes),
             "links": tuple(Link(**link) for link in data["links"]),
@@ -97,15 +98,18 @@ def _canonical(value: Any) -> Any:
     return value if isinstance(value, str) else f"{value:.9g}"
 
 
-def _names(kind: type) -> list[str]:
-    return [field.name for field in dataclasses.fields(kind)]
+@cache  # of the tens of thousands of nodes of a cluster
+def _defaults(kind: type) -> dict[str, Any]:
+    """The fields of a class and their defaults."""
+    return {field.name: field.default for field in dataclasses.fields(kind)}
 
 
 def _values(item: Node | Link | Assumption) -> dict[str, Any]:
-    values = {name: getattr(item, name) for name in _names(type(item))}
-    for field in dataclasses.fields(item):
-        if field.name in _OPTIONAL and values[field.name] == field.default:
-            del values[field.name]
+    defaults = _defaults(type(item))
+    values = {name: getattr(item, name) for name in defaults}
+    for name in _OPTIONAL:
+        if name in values and values[name] == defaults[name]:
+            del values[name]
     if isinstance(item, Node) and item.bridge is not None:
         values["bridge"] = dataclasses.asdict(item.bridge) | {"groups": [list(g) for g in item.bridge.groups]}
     return values
@@ -118,7 +122,7 @@ def _bridge(data: Mapping[str, Any] | None) -> Bridge | None:
 
 
 def _part_to_dict(part: GpuSpec) -> dict[str, Any]:
-    values = {name: getattr(part, name) for name in _names(GpuSpec)}
+    values = {name: getattr(part, name) for name in _defaults(GpuSpec)}
     for name in _RATES:
         rates = values[name]
         values[name] = {precision.value: rates[precision] for precision in Precision if precision in rates}
