@@ -105,7 +105,8 @@ def _defaults(kind: type) -> dict[str, Any]:
 
 
 def _values(item: Node | Link | Assumption) -> dict[str, Any]:
-    defaults = _defaults(type(item))
+    kind: type = type(item)
+    defaults = _defaults(kind)
     values = {name: getattr(item, name) for name in defaults}
     for name in _OPTIONAL:
         if name in values and values[name] == defaults[name]:
