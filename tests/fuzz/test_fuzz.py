@@ -18,7 +18,7 @@ from targets import TARGETS, Target
 
 FEW = 25
 MANY = -(-10_000 // len(TARGETS))
-MOST_CPU_S = 2.0
+MOST_CPU_S = 4.0  # a cluster of 65,536 nodes takes 1.4 s
 LONGEST_LINE = 1100
 
 same_every_time = settings(
