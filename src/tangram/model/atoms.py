@@ -138,6 +138,12 @@ def cut_atoms(model: ModelSpec, granularity: Granularity = Granularity()) -> tup
     return tuple(atoms)
 
 
+def atom_kinds(atoms: Iterable[Atom]) -> tuple[int, ...]:
+    """Returns a number per atom, equal for equal content, in order of first appearance."""
+    known: dict[str, int] = {}
+    return tuple(known.setdefault(atom.fingerprint, len(known)) for atom in atoms)
+
+
 def has_experts(atoms: Iterable[Atom]) -> bool:
     """Returns whether any of the atoms holds experts."""
     return any(part.part is Part.MOE for atom in atoms for part in atom.parts)

@@ -158,7 +158,7 @@ class Relaxation:
             return None
         slices = _Slices.of(problem, kept)
         part = pieces.take(slices.order)
-        both, forward = _least_waits(problem)
+        both, forward = least_waits(problem)
         last = part.stop == num
         return Relaxation(
             problem=problem,
@@ -308,7 +308,7 @@ def _moved(
     return replace(chosen, prices_ns=prices * more, weights=heavier / float(heavier.sum()))
 
 
-def _least_waits(problem: Problem) -> tuple[IntArray, IntArray]:
+def least_waits(problem: Problem) -> tuple[IntArray, IntArray]:
     """The least ``X`` and ``x`` behind a stage of each link class."""
     known = [problem.edges_at_best]
     if problem.same_node is not None:

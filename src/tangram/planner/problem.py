@@ -358,6 +358,8 @@ class Problem:
         same_node: Edges of neighbours that share a node; None where no two can choose to.
         nics: Who shares NICs; None where that is not counted.
         runs: Stages of the pieces that have several.
+        atom_kinds: Numbers that are equal for atoms of equal content; empty where they are not told apart,
+            which makes bounds no better.
     """
 
     num_atoms: int
@@ -372,6 +374,7 @@ class Problem:
     same_node: SameNode | None = None
     nics: Nics | None = None
     runs: tuple[tuple[StageTimes, ...], ...] = ()
+    atom_kinds: tuple[int, ...] = ()
 
     def stages_of(self, piece: int) -> tuple[StageTimes, ...]:
         """Returns the stages of a piece, first to last."""

@@ -21,7 +21,7 @@ from tangram.cost.constants import upper_memory_ratio
 from tangram.cost.factors import applies
 from tangram.cost.types import BoolArray, FloatArray, StageConfig, StageConfigs
 from tangram.job import Job
-from tangram.model.atoms import Atom
+from tangram.model.atoms import Atom, atom_kinds
 from tangram.model.spec import ModelSpec
 
 _MOST_PRICES = 12
@@ -133,8 +133,7 @@ def reference(
     """
     formulas = replace(job, basis=replace(job.basis, measured=MeasuredTable()))
     kinds = {atom.fingerprint: atom for atom in atoms}
-    order = {fingerprint: idx for idx, fingerprint in enumerate(kinds)}
-    position = np.array([order[atom.fingerprint] for atom in atoms])
+    position = np.array(atom_kinds(atoms))
     config = StageConfigs.of([StageConfig(dp=1, tp=1)])
     times, reserves, states, tied = [], [], np.zeros(len(atoms)), 0.0
     ratio = upper_memory_ratio(job.basis)

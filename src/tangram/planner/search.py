@@ -11,7 +11,7 @@ import numpy as np
 
 from tangram.cluster.spec import Cluster
 from tangram.job import Job
-from tangram.model.atoms import Atom
+from tangram.model.atoms import Atom, atom_kinds
 from tangram.model.spec import ModelSpec
 from tangram.parallelizers.protocols import StageChoice, StageTable
 from tangram.planner.blocks import uncovered
@@ -445,6 +445,7 @@ class Search:
             same_node=self._links.same_node(size.cuts),
             nics=self._links.nics,
             runs=tables.runs,
+            atom_kinds=atom_kinds(self.atoms),
         )
         self.referee.add(problem, size, tables)
         return problem
