@@ -94,8 +94,8 @@ def test_a_walk_is_the_same_every_time_and_another_with_another_seed() -> None:
     first = around.start(chain)
     assert first is not None
     assert around.go(first, 300) == Walk(problem, FAR_NS // 2).go(first, 300)
-    assert len({walk._Draws(seed).share() for seed in range(50)}) == 50
-    many = walk._Draws(3)
+    assert len({walk.Draws(seed).share() for seed in range(50)}) == 50
+    many = walk.Draws(3)
     shares = np.array([many.share() for _ in range(4000)])
     assert shares.min() > 0
     assert shares.max() < 1

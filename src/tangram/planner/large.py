@@ -10,40 +10,73 @@ Per micro-batch size:
 
 When all sizes have been considered:
 
-3. from the best block plans of the best sizes, random walks (:mod:`tangram.planner.walk`) lead to plans of
+3. the bounds are raised by cases (:mod:`tangram.planner.cases`), halving the distance to the least time that
+   cannot be shown;
+4. from the best block plans of the best sizes, random walks (:mod:`tangram.planner.walk`) lead to plans of
    any shape; the best on the way are simulated;
-4. the lowest bounds are worked on longer, and then raised by cases (:mod:`tangram.planner.cases`): the least
-   of all is the plan's.
+5. the bounds are raised once more, up to the best plan: the least of all is the plan's.
 
 There is no listing here, so an answer is proven only where the bound reaches it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from tangram.cost.types import BoolArray
 from tangram.planner.blocks import BlockPlanner
 from tangram.planner.candidates import Candidate
-from tangram.planner.cases import proves_by_cases
+from tangram.planner.cases import Casework
 from tangram.planner.compose import Composer
 from tangram.planner.dual import dual_bound_ns
 from tangram.planner.problem import FAR_NS, Chain, Problem
-from tangram.planner.walk import Walk
+from tangram.planner.starts import starts
+from tangram.planner.walk import Place, Walk
 
 _PACES = (1.0, 1.01, 1.02, 1.04, 1.07)
 _STEP_ENDS = 3  # limits on step ends that are tried per pace
 _PACE_HALVINGS = 7
 _ANY_HALVINGS, _LAST_SHIFT = 2, 4  # with other orders, for paces shorter by up to 1/16
-_PLANNED = 4  # micro-batch sizes, those with the lowest bounds
+_PLANNED = 1  # micro-batch sizes, those with the lowest bounds
 _MOST_DOUBLINGS = 24
-_QUICK_STEPS, _LONG_STEPS = 12, 80  # of the bound
-_WALKS = ((3, 10_000), (2, 30_000), (1, 30_000))  # micro-batch sizes with the best plans; steps from each
-_RAISES, _RAISE_PATHS = (0.015, 0.005), 1_000  # of a bound by cases: by what shares, and the effort per try
+_QUICK_STEPS = 12  # of the relaxed bound
+_ESTIMATED = (18, 4_000)
+"""Walks that are judged by estimates: the best plans there are, and the steps of each."""
+_JUDGED = ((4, 18_000_000, 12_000), (2, 54_000_000, 80_000))
+"""Walks that are judged by simulation, from the best so far: how many, micro-batches times stages to simulate
+for each, and the most steps.
+"""
+_RAISES, _RAISED_FRAC, _MOST_CASES = 12, 0.001, 400  # times to show; their least distance; cases for each
 _STEPS_PER_PAIR = 8  # most steps of a walk, per slice on a portion
-_WALKED = 6  # plans of a walk that are simulated
+_WALKED = 3  # plans of a walk that are simulated
+_STARTS = (9, 5, 4)  # walks from what bounds leave, of the sizes with the lowest bounds
+_TARGETS = (1.001, 1.004, 1.008, 1.012, 1.02, 1.03)
+_FEW_CASES = 60
+"""Times at which something is left, in bounds; and cases that are looked into for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Contender:
+    """A plan that walks may go on from.
+
+    Attributes:
+        problem_idx: Of its micro-batch size.
+        walk: Over the plans of that.
+        place: The plan.
+        time_ns: Simulated.
+    """
+
+    problem_idx: int
+    walk: Walk
+    place: Place
+    time_ns: int
+
+    @property
+    def num_tasks(self) -> int:
+        """Of a simulation."""
+        return self.walk.problem.num_micro_batches * len(self.place.stages)
 
 
 @dataclass(slots=True)
@@ -53,6 +86,7 @@ class LargeComposer(Composer):
     _considered: dict[int, Problem] = field(default_factory=dict)
     _order: tuple[int, ...] | None = None
     _planned: set[int] = field(default_factory=set)
+    _not_shown: dict[int, int] = field(default_factory=dict)
 
     def consider(self, problem_idx: int, problem: Problem) -> None:
         """Bounds one problem, and looks for plans where it may hold a better one."""
@@ -89,23 +123,16 @@ class LargeComposer(Composer):
         return None
 
     def settle(self) -> None:
-        """Plans the sizes with the lowest bounds, and improves the best plans; then works on the lowest
-        bound, as long as that is one that has not been worked on.
-        """
+        """Plans the sizes with the lowest bounds, raises these, and improves the best plans."""
         for idx in sorted(self._considered, key=lambda idx: (self.lower_bounds_ns[idx], idx))[:_PLANNED]:
             if idx not in self._planned and self.lower_bounds_ns[idx] < self.cutoff_ns:
                 self._plan(idx, self._considered[idx])
-        for number, (count, steps) in enumerate(_WALKS):
-            for start in self._best_of_sizes()[:count]:
-                self._walk(start, steps, number)
-        done: set[int] = set()
-        while self._considered:
-            lowest = min(self._considered, key=lambda idx: (self.lower_bounds_ns[idx], idx))
-            if lowest in done:
-                break
-            done.add(lowest)
-            self._bound(lowest, self._considered[lowest], _LONG_STEPS)
-        self._raise_lowest()
+        if not self._considered:
+            return
+        cases = {idx: Casework.of(problem, self.cutoff_ns) for idx, problem in self._considered.items()}
+        self._raise(cases)
+        self._walk(cases)
+        self._raise(cases)
 
     def list_rest(self) -> None:
         """Does nothing: a large cluster has too many plans to list."""
@@ -136,37 +163,66 @@ class LargeComposer(Composer):
                 return
             self._with_step_ends(problem_idx, problem, planner, pace, order)
 
-    def _raise_lowest(self) -> None:
-        """Raises the lowest bound by cases, again and again, until the lowest one cannot be raised."""
-        failed: dict[int, int] = {}
-        while self._considered:
-            lowest = min(self._considered, key=lambda idx: (self.lower_bounds_ns[idx], idx))
-            bound, tried = self.lower_bounds_ns[lowest], failed.get(lowest, 0)
-            if tried == len(_RAISES) or bound >= self.cutoff_ns:
-                return
-            target = min(int(bound * (1 + _RAISES[tried])) + 1, self.cutoff_ns)
-            if proves_by_cases(self._considered[lowest], target, _RAISE_PATHS):
-                self.close(lowest, target, proven=target >= self.cutoff_ns)
-            else:
-                failed[lowest] = tried + 1
+    def _raise(self, cases: dict[int, Casework]) -> None:
+        """Raises each bound to about the largest time that can be shown, at most that of the best plan."""
+        for idx in self._by_bound(self.cutoff_ns):
+            low, target = self.lower_bounds_ns[idx], self.cutoff_ns
+            high = min(target, self._not_shown.get(idx, target + 1))
+            for _ in range(_RAISES):
+                if high - low <= _RAISED_FRAC * high:
+                    break
+                if cases[idx].proves(min(target, high), _MOST_CASES):
+                    low = min(target, high)
+                else:
+                    high = self._not_shown[idx] = min(target, high)
+                target = (low + high) // 2
+            self.close(idx, low, proven=low >= self.cutoff_ns)
 
-    def _best_of_sizes(self) -> list[Candidate]:
-        """Returns the best plan of each micro-batch size that may hold a better one, the best first."""
-        best: dict[int, Candidate] = {}
-        for candidate in sorted(self.candidates, key=lambda c: c.rank):
-            idx = candidate.problem_idx
-            if candidate.problem is self._considered.get(idx) and self.lower_bounds_ns[idx] < self.cutoff_ns:
-                best.setdefault(idx, candidate)
-        return list(best.values())
+    def _walk(self, cases: dict[int, Casework]) -> None:
+        """Walks from many plans a little, and from those that do best some more."""
+        contenders = []
+        for idx, count in zip(self._by_bound(self.cutoff_ns), _STARTS, strict=False):
+            contenders += self._contenders(idx, cases[idx], count)
+        contenders.sort(key=lambda contender: contender.time_ns)
+        count, steps = _ESTIMATED
+        contenders = [self._walked(c, steps, 0, simulated=False) for c in contenders[:count]]
+        for number, (count, tasks, most) in enumerate(_JUDGED):
+            contenders.sort(key=lambda contender: contender.time_ns)
+            contenders = [
+                self._walked(c, min(most, tasks // c.num_tasks), number + 1, simulated=True)
+                for c in contenders[:count]
+            ]
 
-    def _walk(self, start: Candidate, steps: int, seed: int) -> None:
+    def _contenders(self, problem_idx: int, cases: Casework, count: int) -> list[_Contender]:
+        """The best block plan of a size, and plans near what cannot be shown of times up to the best plan."""
+        problem, bound, best = cases.problem, self.lower_bounds_ns[problem_idx], self.cutoff_ns
+        walk, left = Walk(problem, best), []
+        for factor in _TARGETS:
+            cases.proves(min(int(bound * factor), best), _FEW_CASES)
+            left += cases.left
+        places = starts(walk, left)[:count]
+        own = [c for c in self.candidates if c.problem is problem]
+        block = walk.start(min(own, key=lambda c: c.rank).chain) if own else None
+        places += [block] if block is not None else []
+        return [_Contender(problem_idx, walk, place, walk.simulated_ns(place)) for place in places]
+
+    def _walked(self, contender: _Contender, steps: int, seed: int, *, simulated: bool) -> _Contender:
         """Walks on from a plan, and simulates the best plans on the way."""
-        walk = Walk(start.problem, start.time_ns)
-        first = walk.start(start.chain)
-        if first is not None:
-            steps = min(steps, _STEPS_PER_PAIR * walk.num_pairs)
-            for place in reversed(walk.go(first, steps, seed)[-_WALKED:]):
-                self._simulate(start.problem_idx, start.problem, walk.chain(place))
+        walk = contender.walk
+        steps = min(steps, _STEPS_PER_PAIR * walk.num_pairs)
+        better = walk.go(contender.place, steps, seed, simulated=simulated)
+        for place in reversed(better[-_WALKED:]):
+            self._simulate(contender.problem_idx, walk.problem, walk.chain(place))
+            time_ns = walk.simulated_ns(place)
+            if time_ns < contender.time_ns:
+                contender = replace(contender, place=place, time_ns=time_ns)
+        return contender
+
+    def _by_bound(self, below_ns: int) -> list[int]:
+        """Returns the micro-batch sizes whose bounds are below a time, the lowest first."""
+        bounds = self.lower_bounds_ns
+        below = [idx for idx in self._considered if bounds[idx] < below_ns]
+        return sorted(below, key=lambda idx: (bounds[idx], idx))
 
     def _with_step_ends(
         self, problem_idx: int, problem: Problem, planner: BlockPlanner, pace_ns: int, order: tuple[int, ...]

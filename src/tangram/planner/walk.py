@@ -34,7 +34,7 @@ _HOTTEST = 0.003  # share of its time by which a plan may become slower: in the 
 _LONGEST_SHIFT = 2  # atoms by which a cut moves
 _TWO_MOVES = 0.4  # share of steps
 _SLACK_SHIFT = 6  # pieces too slow for 1/64 above the first plan are left out
-_FEW_TASKS = 3_000  # stages times micro-batches up to which plans are simulated on the way
+_FEW_TASKS = 8_000  # stages times micro-batches up to which plans are simulated on the way
 _SEED = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
 
@@ -76,7 +76,7 @@ class Place:
     time_ns: int
 
 
-class _Draws:
+class Draws:
     """Numbers that look random and are the same everywhere (xorshift64*)."""
 
     def __init__(self, seed: int) -> None:
@@ -139,6 +139,11 @@ class Walk:
         """Slices on portions that a plan may have."""
         return len(np.unique(self._code))
 
+    def longest(self, start: int, stop: int, island: int, gpus: int) -> int:
+        """Returns how many micro-batches a slice on a portion can hold; 0 where it cannot run there."""
+        options = self._options(start, stop, island, gpus)
+        return options[-1].longest if options else 0
+
     def start(self, chain: Chain) -> Place | None:
         """Returns a plan as a place to begin at; None where it has pieces of several stages."""
         pieces = self.problem.pieces
@@ -197,18 +202,20 @@ class Walk:
         pieces = tuple(option.piece for option in reversed(chosen))
         return Place(stages, pieces, tuple(reversed(extras)), end)
 
-    def go(self, first: Place, steps: int, seed: int = 1) -> list[Place]:
+    def go(self, first: Place, steps: int, seed: int = 1, *, simulated: bool = True) -> list[Place]:
         """Walks so many steps.
 
         Args:
             first: Where to begin.
             steps: Plans to look at.
             seed: Another one is another walk.
+            simulated: Whether plans are judged by their simulated time, where that does not take long.
 
         Returns:
             The plans that were better than all before, the last one the best; empty where none was.
         """
-        draws, at = _Draws(seed), self.judged(first)
+        draws, judged = Draws(seed), self.judged if simulated else _as_estimated
+        at = judged(first)
         better: list[Place] = []
         best_ns = at.time_ns
         for step in range(steps):
@@ -220,7 +227,7 @@ class Walk:
             worse = -log(draws.share()) * _HOTTEST * (1 - step / steps)
             limit = int(at.time_ns * (1 + worse)) + 1
             found = self.place(tuple(stages), limit)
-            if found is None or (found := self.judged(found)).time_ns >= limit:
+            if found is None or (found := judged(found)).time_ns >= limit:
                 continue
             at = found
             if at.time_ns < best_ns:
@@ -230,9 +237,13 @@ class Walk:
 
     def judged(self, place: Place) -> Place:
         """Returns a place with its simulated time, where that does not take long."""
-        m, pieces = self.problem.num_micro_batches, self.problem.pieces
-        if m * len(place.pieces) > _FEW_TASKS:
+        if self.problem.num_micro_batches * len(place.pieces) > _FEW_TASKS:
             return place
+        return replace(place, time_ns=self.simulated_ns(place))
+
+    def simulated_ns(self, place: Place) -> int:
+        """Returns the simulated time of a plan."""
+        m, pieces = self.problem.num_micro_batches, self.problem.pieces
         stages, edges = [], []
         for i, (piece, window) in enumerate(zip(place.pieces, self.chain(place).windows, strict=True)):
             forward, time = int(pieces.forward_ns[piece]), int(pieces.time_ns[piece])
@@ -241,10 +252,9 @@ class Walk:
                 behind = int(pieces.head_class[place.pieces[i + 1]])
                 x, _, occupancy, _ = self._edges[behind][int(pieces.tail_class[piece])]
                 edges.append(SimEdge(x - occupancy, occupancy, occupancy))
-        simulated = iteration_ns(SimPipeline(tuple(stages), tuple(edges), m))
-        return replace(place, time_ns=max(place.time_ns, simulated))
+        return max(place.time_ns, iteration_ns(SimPipeline(tuple(stages), tuple(edges), m)))
 
-    def _moved(self, stages: list[Stage], draws: _Draws) -> list[Stage] | None:
+    def _moved(self, stages: list[Stage], draws: Draws) -> list[Stage] | None:
         """Changes a plan a little; what comes out need not be one."""
         kind, i = draws.share(), draws.below(len(stages))
         stage = stages[i]
@@ -277,7 +287,7 @@ class Walk:
             stages[i : i + 2] = [Stage(behind.stop, kept.island, kept.gpus, kept.extra)]
         return stages
 
-    def _resized(self, stages: list[Stage], i: int, island: int, draws: _Draws) -> list[Stage] | None:
+    def _resized(self, stages: list[Stage], i: int, island: int, draws: Draws) -> list[Stage] | None:
         """Puts a stage on another portion of an island."""
         sizes = self._sizes[island]
         if not sizes:
@@ -334,6 +344,11 @@ def _fitting(
     return None
 
 
+def _as_estimated(place: Place) -> Place:
+    """A plan with the time that it is estimated to take."""
+    return place
+
+
 def _in_order(stages: list[Stage], num_atoms: int) -> bool:
     """Whether the stages cover the model, each with an atom at least."""
     stop = 0
@@ -344,7 +359,7 @@ def _in_order(stages: list[Stage], num_atoms: int) -> bool:
     return stop == num_atoms
 
 
-def _cut_moved(stages: list[Stage], i: int, draws: _Draws) -> list[Stage] | None:
+def _cut_moved(stages: list[Stage], i: int, draws: Draws) -> list[Stage] | None:
     """Moves the cut behind a stage by an atom or two, and now and then the next one along with it."""
     if i + 1 >= len(stages):
         return None
