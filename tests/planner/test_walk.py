@@ -86,6 +86,35 @@ def test_walks_often_end_at_the_best_plan_there_is() -> None:
     assert best > 0.65 * known  # the quickest option of a stage may have a longer step end
 
 
+def test_a_judged_walk_asks_the_referee_and_ends_at_what_it_likes_best() -> None:
+    known = best = 0
+    for seed in range(60):
+        problem = random_problem(seed, max_atoms=5)
+        plans = list(itertools.islice(all_pipelines(problem), MAX_PLANS + 1))
+        chain = any_chain(problem)
+        if chain is None or not 1 < len(plans) <= MAX_PLANS:
+            continue
+        judged: list[int] = []
+
+        def referee(plan: Chain, problem: Problem = problem, judged: list[int] = judged) -> int:
+            judged.append(plain_simulation(problem, plain_stages(problem, plan)))
+            return judged[-1]
+
+        around = Walk(problem, FAR_NS // 2, referee)
+        first = around.start(chain)
+        assert first is not None
+        better = around.go(first, 2_000, judgements=150)
+        assert len(judged) <= 151
+        times = [judged[0], *(place.time_ns for place in better)]
+        assert times == sorted(set(times), reverse=True)
+        assert times[-1] == min(judged)
+        fastest = min(plain_simulation(problem, plan) for plan in plans)
+        known += 1
+        best += times[-1] == fastest
+    assert known > 25
+    assert best > 0.65 * known  # the quickest option of a stage may have a longer step end
+
+
 def test_a_walk_is_the_same_every_time_and_another_with_another_seed() -> None:
     problem = next(p for seed in range(100) if (p := random_problem(seed)).num_atoms > 6)
     chain = any_chain(problem)

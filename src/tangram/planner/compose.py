@@ -13,7 +13,9 @@ When all sizes have been considered, those whose bound is below the best time ar
 5. the best ones are improved step by step, judged by the referee alone;
 6. if few plans remain whose bound is below the best simulated time, all of them are listed and simulated:
    then the answer is optimal in the simulator's eyes, not only near it;
-7. three stages in a row of the best plan are searched again, with all others fixed.
+7. three stages in a row of the best plan are searched again, with all others fixed;
+8. where much of a gap is left, walks (:mod:`tangram.planner.walk`) lead on from the best plan, judged by the
+   referee at every step.
 
 The referee (a simulator) is passed in; it must never report less than the lower bound. There may be two: a
 quick one for all plans, and an exact one for those that would be the best so far, as times to beat have to be
@@ -34,6 +36,7 @@ from tangram.planner.frontier import Objective
 from tangram.planner.polish import Neighbourhood, Step, polish, sweep
 from tangram.planner.prober import Prober
 from tangram.planner.problem import FAR_NS, Chain, Problem, fastest_pieces
+from tangram.planner.walk import Walk
 
 Referee = Callable[[Problem, Chain], int]
 
@@ -44,6 +47,10 @@ _REOPENED = 3  # rounds
 _SWEPT = 2  # as many structures are tried with all windows as are improved step by step
 _REOPENED_FINALISTS = 32
 _INCOMPLETE = 5  # a listing that is not complete proves nothing: fewer of its plans are simulated
+_BALANCED = 2  # by what factor stages near the pace are faster or slower than it
+_WALKS, _WALK_GAP_FRAC = 3, 0.02  # at most so many, while the gap is larger
+_WALK_STEPS, _WALK_JUDGEMENTS = 20_000, 1_500
+_WALK_TASKS = 3  # as many plans as that many times improving plans step by step would execute
 _THIN_LABELS = 3  # fewer pieces per slice make the labels of a listing worth more
 
 
@@ -182,6 +189,14 @@ class Composer:
             if self.best is before:
                 break
             self._polish(before.problem_idx, self._open[before.problem_idx], most_starts=1)
+        for seed in range(_WALKS):
+            before = self.best
+            if before is None or before.problem_idx not in self._open:
+                break
+            self._walk_on(before, self._open[before.problem_idx], seed)
+            if self.best is before:
+                break
+            self._polish(before.problem_idx, self._open[before.problem_idx], most_starts=1)
         self._open.clear()
 
     def list_rest(self) -> None:
@@ -283,8 +298,17 @@ class Composer:
         wide, problem = self.effort.wide(prober.problem.num_micro_batches), prober.problem
         if self._is_settled(problem_idx):
             return
-        everything = np.arange(len(problem.pieces))
+        everything, before = np.arange(len(problem.pieces)), len(self.candidates)
         self._search_wide(problem_idx, prober, problem, everything, wide, wide.finalists)
+        if len(self.candidates) > before or not prober.is_too_much(self.cutoff_ns):
+            return
+        # A beam that comes to nothing was full of stages far from the pace: those near it by themselves.
+        floor, period = prober.pace_floor_ns, problem.pieces.period_ns
+        near = np.flatnonzero((period * _BALANCED >= floor) & (period <= floor * _BALANCED))
+        part = replace(problem, pieces=problem.pieces.take(near))
+        balanced = Prober(part, self.effort, pace_floor_ns=floor)
+        self._search_wide(problem_idx, balanced, problem, near, wide, wide.finalists)
+        self.num_labels += balanced.num_labels
 
     def _search_wide(
         self,
@@ -364,6 +388,20 @@ class Composer:
             reopened = Prober(part, self.effort, pace_floor_ns=prober.pace_floor_ns)
             self._search_wide(best.problem_idx, reopened, problem, names, wide, _REOPENED_FINALISTS)
             self.num_labels += reopened.num_labels
+
+    def _walk_on(self, best: Candidate, prober: Prober, seed: int) -> None:
+        """Walks on from the best plan, where a good part of the gap to its bound is left."""
+        problem, idx, time_ns = best.problem, best.problem_idx, best.time_ns
+        if problem is not prober.problem or time_ns > self.cutoff_ns:
+            return
+        if time_ns <= (1 + _WALK_GAP_FRAC) * self.lower_bound_ns():
+            return
+        walk = Walk(problem, time_ns, lambda chain: self._simulate(idx, problem, chain).time_ns)
+        first = walk.start(best.chain)
+        if first is not None:
+            tasks = problem.num_micro_batches * len(best.chain.pieces)
+            most = _WALK_TASKS * self.effort.wide(problem.num_micro_batches).polish_tasks // tasks
+            walk.go(first, _WALK_STEPS, seed, judgements=min(most, _WALK_JUDGEMENTS))
 
     def _list(self, problem_idx: int, prober: Prober) -> None:
         """Simulates every plan whose bound is below the best time, if they are not too many; first those of

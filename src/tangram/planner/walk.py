@@ -13,11 +13,16 @@ few, it may be 5 % below, and such plans are what a walk would find; so there a 
 on links of its own. The caller's referee has the last word. Each stage has the quickest option that has room
 for its window.
 
+A small cluster's plans can be judged by the referee itself, on the way: where slow NICs are shared, one step
+changes what queues behind what, and no formula ranks plans well. Then the time by the formula, with links at
+their best, only says which plans are not worth the referee's time.
+
 What is left out: pieces of several stages, and which neighbours share a node.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from math import log
 from typing import NamedTuple
@@ -26,11 +31,13 @@ import numpy as np
 
 from tangram.cost.types import IntArray
 from tangram.planner.frontier import chain_of
-from tangram.planner.problem import Chain, Problem
+from tangram.planner.problem import Chain, Edges, Problem
 from tangram.simulate.fast import iteration_ns
 from tangram.simulate.pipeline import SimEdge, SimPipeline, SimStage
 
 _HOTTEST = 0.003  # share of its time by which a plan may become slower: in the mean, at the start
+_HOTTEST_JUDGED = 0.01  # the same where the referee judges: shared NICs make plans differ more
+_DOUBT_SHIFT = 6  # the referee is asked about plans up to 1/64 above the limit at best
 _LONGEST_SHIFT = 2  # atoms by which a cut moves
 _TWO_MOVES = 0.4  # share of steps
 _SLACK_SHIFT = 6  # pieces too slow for 1/64 above the first plan are left out
@@ -103,19 +110,22 @@ class Walk:
     Attributes:
         problem: What is composed.
         below_ns: About how long the first plan takes; pieces that only much slower plans have are left out.
+        referee: Judges every plan on the way; None where estimates do.
     """
 
     problem: Problem
     below_ns: int
+    referee: Callable[[Chain], int] | None = None
     _code: IntArray = field(init=False)
     _order: IntArray = field(init=False)
     _sizes: list[list[int]] = field(init=False)
     _largest: int = field(init=False)
     _known: dict[tuple[int, int, int, int], tuple[_Option, ...]] = field(default_factory=dict)
     _edges: list[list[tuple[int, int, int, int]]] = field(init=False)
+    _expected: list[list[tuple[int, int, int, int]]] = field(init=False)
 
     def __post_init__(self) -> None:
-        pieces, edges = self.problem.pieces, self.problem.edges
+        pieces = self.problem.pieces
         limit = self.below_ns + (self.below_ns >> _SLACK_SHIFT)
         able = (pieces.occupied_ns + pieces.head_step_ns < limit) & (pieces.num_stages == 1)
         kept = np.flatnonzero(able)
@@ -128,11 +138,9 @@ class Walk:
             np.unique(pieces.gpus[kept[islands == island]]).tolist()
             for island in range(len(self.problem.capacity))
         ]
-        columns = (edges.one_way_ns, edges.round_trip_ns, edges.occupancy_ns, edges.nic_ns)
-        self._edges = [
-            [(int(x), int(both), int(o), int(n)) for x, both, o, n in zip(*rows, strict=True)]
-            for rows in zip(*(column.T.tolist() for column in columns), strict=True)
-        ]
+        self._edges = self._expected = _by_class(self.problem.edges)
+        if self.referee is not None:
+            self._edges = _by_class(self.problem.edges_at_best)
 
     @property
     def num_pairs(self) -> int:
@@ -176,7 +184,8 @@ class Walk:
             stage, start = stages[i], stages[i - 1].stop if i else 0
             options = self._options(start, stage.stop, stage.island, stage.gpus)
             to = self._edges[chosen[-1].link_class] if chosen else None
-            fitting = _fitting(options, window, stage.extra, m, to)
+            expected = self._expected[chosen[-1].link_class] if chosen else None
+            fitting = _fitting(options, window, stage.extra, m, expected)
             if fitting is None:
                 return None
             option, extra, window = fitting
@@ -202,14 +211,24 @@ class Walk:
         pieces = tuple(option.piece for option in reversed(chosen))
         return Place(stages, pieces, tuple(reversed(extras)), end)
 
-    def go(self, first: Place, steps: int, seed: int = 1, *, simulated: bool = True) -> list[Place]:
+    def go(
+        self,
+        first: Place,
+        steps: int,
+        seed: int = 1,
+        *,
+        simulated: bool = True,
+        judgements: int | None = None,
+    ) -> list[Place]:
         """Walks so many steps.
 
         Args:
             first: Where to begin.
             steps: Plans to look at.
             seed: Another one is another walk.
-            simulated: Whether plans are judged by their simulated time, where that does not take long.
+            simulated: Whether plans are judged by their simulated time, where that does not take long, or by
+                the referee if there is one.
+            judgements: Plans to judge so at most; None for all that pass.
 
         Returns:
             The plans that were better than all before, the last one the best; empty where none was.
@@ -217,16 +236,20 @@ class Walk:
         draws, judged = Draws(seed), self.judged if simulated else _as_estimated
         at = judged(first)
         better: list[Place] = []
-        best_ns = at.time_ns
+        best_ns, number = at.time_ns, 0
+        hottest, doubt = (_HOTTEST, 0) if self.referee is None else (_HOTTEST_JUDGED, _DOUBT_SHIFT)
         for step in range(steps):
+            if number == judgements:
+                break
             stages = self._moved(list(at.stages), draws)
             if stages is not None and draws.share() < _TWO_MOVES:
                 stages = self._moved(stages, draws)
             if stages is None or not _in_order(stages, self.problem.num_atoms):
                 continue
-            worse = -log(draws.share()) * _HOTTEST * (1 - step / steps)
-            limit = int(at.time_ns * (1 + worse)) + 1
-            found = self.place(tuple(stages), limit)
+            gone = step / steps if judgements is None else max(step / steps, number / judgements)
+            limit = int(at.time_ns * (1 - log(draws.share()) * hottest * (1 - gone))) + 1
+            found = self.place(tuple(stages), limit + (limit >> doubt if doubt else 0))
+            number += found is not None
             if found is None or (found := judged(found)).time_ns >= limit:
                 continue
             at = found
@@ -236,7 +259,11 @@ class Walk:
         return better
 
     def judged(self, place: Place) -> Place:
-        """Returns a place with its simulated time, where that does not take long."""
+        """Returns a place with its simulated time, where that does not take long; with the referee's time if
+        there is one.
+        """
+        if self.referee is not None:
+            return replace(place, time_ns=self.referee(self.chain(place)))
         if self.problem.num_micro_batches * len(place.pieces) > _FEW_TASKS:
             return place
         return replace(place, time_ns=self.simulated_ns(place))
@@ -315,6 +342,15 @@ class Walk:
         """Numbers slices on portions."""
         codes: IntArray = start * (self.problem.num_atoms + 1) + stop
         return (codes * len(self.problem.capacity) + island) * self._largest + gpus
+
+
+def _by_class(edges: Edges) -> list[list[tuple[int, int, int, int]]]:
+    """``x``, ``X``, ``o`` and ``n`` by the link class behind an edge, and the one in front of it."""
+    columns = (edges.one_way_ns, edges.round_trip_ns, edges.occupancy_ns, edges.nic_ns)
+    return [
+        [(int(x), int(both), int(o), int(n)) for x, both, o, n in zip(*rows, strict=True)]
+        for rows in zip(*(column.T.tolist() for column in columns), strict=True)
+    ]
 
 
 def _fitting(
