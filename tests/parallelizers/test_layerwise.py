@@ -16,6 +16,7 @@ from tangram.model.atoms import cut_atoms
 from tangram.parallelizers.book import StageBook
 from tangram.parallelizers.exact import ExactStageTable
 from tangram.parallelizers.galvatron.stages import PortionStages
+from tangram.parallelizers.layerwise.finest import finest_stages
 from tangram.parallelizers.layerwise.mixtures import Offers, best_mixtures, relaxed_values
 from tangram.parallelizers.layerwise.planner import LayerwiseTable, is_mixed
 from tangram.parallelizers.protocols import OptionTable, TableRequest
@@ -159,6 +160,33 @@ def test_stages_come_up_to_the_knapsack(case: str) -> None:
     assert max(losses) < 0.05
     assert float(np.mean(losses)) < 0.005
     assert max(gains) > 0.005
+
+
+@pytest.mark.parametrize("case", ["dense", "dense, slow", "tied", "experts", "both"])
+def test_the_finest_stages_fit_and_make_up_for_what_the_table_lacks(case: str) -> None:
+    request = CASES[case]
+    table = LayerwiseTable().options(request)
+    book = StageBook(request.model, request.atoms, request.portion.island, 8, 8, request.job)
+    gains: list[float] = []
+    for in_flight in (1, 3, 5):
+        for (start, stop), value in values(request, table, in_flight).items():
+            (stage,) = finest_stages(request, [(start, stop, in_flight)])
+            cost = book.cost(stage, in_flight)
+            assert (stage.start, stage.stop, stage.portion) == (start, stop, request.portion)
+            assert cost.peak_bytes <= cost.capacity_bytes
+            gains.append(value / (cost.time_s + cost.step_s / request.num_micro_batches) - 1)
+    assert min(gains) > -1e-3  # memory is rounded, and times to whole nanoseconds
+    assert max(gains) > 0.02
+
+
+def test_the_finest_stages_are_those_asked_for_in_order() -> None:
+    request = CASES["dense, slow"]
+    asked = [(2, 5, 3), (0, 3, 2), (2, 5, 3)]
+    found = finest_stages(request, asked)
+    assert [(stage.start, stage.stop) for stage in found] == [(2, 5), (0, 3)]
+    assert found == [stage for question in asked[:2] for stage in finest_stages(request, [question])]
+    poor = question("dense", 0.1)
+    assert finest_stages(poor, [(0, 5, 3)]) == []
 
 
 def test_options_of_a_slice_do_not_depend_on_other_slices() -> None:

@@ -4,7 +4,8 @@
 to find (:mod:`tangram.parallelizers.layerwise`). So they are looked for only where they may help: bounds on
 them (:mod:`tangram.parallelizers.relaxed`) go through the same composition as stages do, which leaves the
 micro-batch sizes that may hold a plan faster than the one in hand. Where none is left the plan is the best of
-both spaces, to a thousandth.
+both spaces, to a thousandth. Else the stages of the best plan are put to a knapsack at last, which knows what
+``layerwise`` leaves out (:mod:`tangram.planner.finer`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from tangram.units import NS_PER_S, format_duration
 
 WORTH_FRAC = 0.001
 """What a micro-batch size must promise to be looked into: bounds and stages are rounded apart by less."""
+
+_REFINEMENTS = 4  # of a plan, at most; the second one mostly finds nothing
 
 FIRST = "exact"
 SECOND = "layerwise"
@@ -88,4 +91,16 @@ def with_layer_degrees(search: Search, found: Found) -> Beyond:
     search.rejections += again.rejections
     if better is not None and better.iteration_ns < before_ns:
         found = search.adopt(better)
+    if found.micro_batch.size in open_sizes:
+        found = search.adopt(_refined(again, found))
     return Beyond(found, before_ns, lowest_ns, len(open_sizes), again.counts["queries"])
+
+
+def _refined(again: Search, found: Found) -> Found:
+    """Puts the stages of a plan to the knapsack, as long as that makes it faster."""
+    for _ in range(_REFINEMENTS):
+        better = again.refined(found)
+        if better.iteration_ns >= found.iteration_ns:
+            break
+        found = better
+    return found

@@ -82,6 +82,10 @@ class Referee:
         """Takes on a problem: its micro-batch size, and where its pieces came from."""
         self._contexts[id(problem)] = (problem, size, tables)
 
+    def tables_of(self, problem: Problem) -> TableSet:
+        """Returns where the pieces of a problem came from."""
+        return self._contexts[id(problem)][2]
+
     def quick_ns(self, problem: Problem, chain: Chain) -> int:
         """Simulates a chain; with shared NICs where transfers are long enough to meet there. Else it may take
         a little longer than this says, and never less.

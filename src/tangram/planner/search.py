@@ -13,11 +13,13 @@ from tangram.cluster.spec import Cluster
 from tangram.job import Job
 from tangram.model.atoms import Atom, atom_kinds
 from tangram.model.spec import ModelSpec
-from tangram.parallelizers.protocols import StageChoice, StageTable
+from tangram.parallelizers.layerwise.finest import Asked
+from tangram.parallelizers.protocols import StageChoice, StageTable, TableRequest
 from tangram.planner.blocks import uncovered
 from tangram.planner.candidates import Candidate
 from tangram.planner.compose import Composer
 from tangram.planner.edges import boundaries, placed_edge, tied_bytes
+from tangram.planner.finer import finer_stages
 from tangram.planner.frontier import chain_of
 from tangram.planner.large import LargeComposer
 from tangram.planner.lattice import prefix_bound
@@ -84,6 +86,7 @@ class Search:
     _sizes: list[MicroBatch] = field(default_factory=list)
     _problems: dict[int, Problem] = field(default_factory=dict)
     _known: Found | None = None
+    _answered: dict[int, set[tuple[int, Asked]]] = field(default_factory=dict)
     _links: ClassLinks = field(init=False)
 
     def __post_init__(self) -> None:
@@ -221,12 +224,45 @@ class Search:
         plan, or one to which steps lead from its like among this search's pieces.
         """
         found = self.adopt(found)
-        problem = self.problem_of(found.micro_batch)
+        return self._improved(self.problem_of(found.micro_batch), found)
+
+    def _improved(self, problem: Problem | None, found: Found) -> Found:
         chain = None if problem is None else self._like(problem, found)
         if problem is not None and chain is not None:
             self.composer.improve(self._sizes.index(found.micro_batch), problem, chain)
         best = self._best()
         return best if best is not None and best.iteration_ns < found.iteration_ns else found
+
+    def refined(self, found: Found) -> Found:
+        """Puts the stages of a plan to the knapsack, and returns the best plan then known: that plan, or one
+        to which steps lead with what the knapsack knows, first among such stages and then among all pieces.
+        """
+        found = self.adopt(found)
+        size, problem = found.micro_batch, self.problem_of(found.micro_batch)
+        if problem is None:
+            return found
+        tables = self.referee.tables_of(problem)
+        request = TableRequest(
+            model=self.model,
+            atoms=self.atoms,
+            portion=found.stages[0].portion,
+            micro_batch=size.size,
+            num_micro_batches=size.num_micro_batches,
+            max_in_flight=self._max_in_flight(size),
+            max_time_s=float("inf"),
+            job=self.job,
+        )
+        answered = self._answered.setdefault(size.size, set())
+        finer = finer_stages(tables.pieces, found, self.space, request, self._allowed_slices(), answered)
+        if finer is None:
+            return found
+        near = self._stated(size, finer.added_to(tables.only(finer.near)))
+        better = self._improved(near, found)
+        if better.iteration_ns < found.iteration_ns:
+            answered |= finer.asked
+            self._problems[size.num_micro_batches] = self._stated(size, finer.added_to(tables))
+            better = self.improved(better)
+        return better
 
     def _like(self, problem: Problem, found: Found) -> Chain | None:
         """Returns a plan of a problem with the slices, portions and windows of another one; None where some

@@ -90,6 +90,15 @@ class SearchSpace:
             return 0
         return portion.num_gpus
 
+    def index(self, portion: Portion) -> int:
+        """Returns which one of the portions it is."""
+        wanted = portion.island.name, portion.num_nodes, portion.gpus_per_node
+        return next(
+            idx
+            for idx, own in enumerate(self.portions)
+            if (own.island.name, own.num_nodes, own.gpus_per_node) == wanted
+        )
+
     def portion_units(self, idx: int) -> int:
         """Units that a portion takes from its island's counter."""
         return self.portions[idx].num_gpus // self.units[self.portion_islands[idx]]

@@ -75,7 +75,27 @@ class TableSet:
 
     def only(self, idx: IntArray) -> TableSet:
         """Returns the table with some of its pieces."""
-        return replace(self, pieces=self.pieces.take(idx), origin=idx)
+        return replace(self, pieces=self.pieces.take(idx), origin=self._origin()[idx])
+
+    def more(self, parallelizer: str, pieces: Pieces, plans: Sequence[tuple[int, SlicePlan]]) -> TableSet:
+        """Returns the table with further pieces.
+
+        Args:
+            parallelizer: Whose they are.
+            pieces: Of one stage each.
+            plans: Where each starts, and its stage.
+        """
+        origin = self._origin()
+        first = max([int(origin.max(initial=-1)), *(source.first_piece for source in self.sources)]) + 1
+        return replace(
+            self,
+            pieces=Pieces.concatenate([self.pieces, pieces]),
+            sources=[*self.sources, PieceSource(first, parallelizer, None, None, tuple(plans))],
+            origin=np.concatenate([origin, first + np.arange(len(pieces))]),
+        )
+
+    def _origin(self) -> IntArray:
+        return np.arange(len(self.pieces)) if self.origin is None else self.origin
 
     def stages_of(self, piece: int) -> tuple[StageTimes, ...]:
         """Returns the times of the stages of a piece, first to last."""

@@ -8,7 +8,8 @@ after the other, this table fills all slices of a portion at once (:mod:`.mixtur
 bound leaves something to gain. Runs of stages are the composition's business.
 
 What is left out: layers of three layouts in one stage, and of two in stages whose layers are of several
-kinds; and the best use of the last atom's slack (see :mod:`.mixtures`).
+kinds; and the best use of the last atom's slack (see :mod:`.mixtures`). For a few stages there is
+:mod:`.finest`.
 """
 
 from __future__ import annotations
