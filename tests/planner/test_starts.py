@@ -31,7 +31,7 @@ def test_starts_are_legal_plans_and_some_are_the_best() -> None:
             for stage in place.stages:
                 used[stage.island] += stage.gpus
             assert all(a <= b for a, b in zip(used, problem.capacity, strict=True))
-            assert place.time_ns == formula_ns(problem, place)
+            assert place.time_ns >= formula_ns(problem, place)
         best_found += bool(found) and walk.simulated_ns(found[0]) <= best
     assert some > 0.8 * known
     assert best_found > 0.2 * known

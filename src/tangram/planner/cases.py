@@ -21,7 +21,7 @@ from tangram.planner.covering import Cover, Covering, Interval, Mixture
 from tangram.planner.jobs import Jobs, Timed
 from tangram.planner.problem import Problem
 
-NARROWEST = 0.001
+NARROWEST = 0.0005
 """Of the time to prove; a case is not split further."""
 
 

@@ -33,7 +33,7 @@ from tangram.planner.compose import Composer
 from tangram.planner.dual import dual_bound_ns
 from tangram.planner.problem import FAR_NS, Chain, Problem
 from tangram.planner.starts import starts
-from tangram.planner.walk import Place, Walk
+from tangram.planner.walk import Place, Stage, Walk
 
 _PACES = (1.0, 1.01, 1.02, 1.04, 1.07)
 _STEP_ENDS = 3  # limits on step ends that are tried per pace
@@ -42,13 +42,14 @@ _ANY_HALVINGS, _LAST_SHIFT = 2, 4  # with other orders, for paces shorter by up 
 _PLANNED = 1  # micro-batch sizes, those with the lowest bounds
 _MOST_DOUBLINGS = 24
 _QUICK_STEPS = 12  # of the relaxed bound
-_ESTIMATED = (18, 4_000)
-"""Walks that are judged by estimates: the best plans there are, and the steps of each."""
-_JUDGED = ((4, 18_000_000, 12_000), (2, 54_000_000, 80_000))
+_ESTIMATED = ((18, 4_000), (3, 40_000))
+"""Walks that are judged by estimates, from the best plans there are: how many, and the steps of each."""
+_JUDGED = ((3, 24_000_000, 40_000), (1, 72_000_000, 100_000))
 """Walks that are judged by simulation, from the best so far: how many, micro-batches times stages to simulate
 for each, and the most steps.
 """
-_RAISES, _RAISED_FRAC, _MOST_CASES = 12, 0.001, 400  # times to show; their least distance; cases for each
+_CLOSE_SHIFT = 8  # estimates are good enough where simulations are no more than 1/256 above them
+_RAISES, _RAISED_FRAC, _MOST_CASES = 14, 0.0003, 800  # times to show; their least distance; cases for each
 _STEPS_PER_PAIR = 8  # most steps of a walk, per slice on a portion
 _WALKED = 3  # plans of a walk that are simulated
 _STARTS = (9, 5, 4)  # walks from what bounds leave, of the sizes with the lowest bounds
@@ -72,6 +73,11 @@ class _Contender:
     walk: Walk
     place: Place
     time_ns: int
+
+    @property
+    def is_estimated_well(self) -> bool:
+        """Whether its estimate is so good that walks need no simulations."""
+        return self.time_ns - self.place.time_ns <= self.time_ns >> _CLOSE_SHIFT
 
     @property
     def num_tasks(self) -> int:
@@ -183,14 +189,14 @@ class LargeComposer(Composer):
         contenders = []
         for idx, count in zip(self._by_bound(self.cutoff_ns), _STARTS, strict=False):
             contenders += self._contenders(idx, cases[idx], count)
-        contenders.sort(key=lambda contender: contender.time_ns)
-        count, steps = _ESTIMATED
-        contenders = [self._walked(c, steps, 0, simulated=False) for c in contenders[:count]]
-        for number, (count, tasks, most) in enumerate(_JUDGED):
-            contenders.sort(key=lambda contender: contender.time_ns)
+        for number, (count, steps) in enumerate(_ESTIMATED):
+            chosen = _quickest(contenders, count)
+            contenders = [self._walked(c, steps, number, simulated=False) for c in chosen]
+        contenders = [c for c in contenders if not c.is_estimated_well]
+        for number, (count, tasks, most) in enumerate(_JUDGED, start=len(_ESTIMATED)):
+            chosen = _quickest(contenders, count)
             contenders = [
-                self._walked(c, min(most, tasks // c.num_tasks), number + 1, simulated=True)
-                for c in contenders[:count]
+                self._walked(c, min(most, tasks // c.num_tasks), number, simulated=True) for c in chosen
             ]
 
     def _contenders(self, problem_idx: int, cases: Casework, count: int) -> list[_Contender]:
@@ -242,6 +248,14 @@ class LargeComposer(Composer):
                 limit = min(limit, int(pieces.head_step_ns[list(chain.pieces)].max()))
                 high = limit
             limit = (low + high) // 2
+
+
+def _quickest(contenders: list[_Contender], count: int) -> list[_Contender]:
+    """The quickest few, each once."""
+    chosen: dict[tuple[int, tuple[Stage, ...]], _Contender] = {}
+    for contender in sorted(contenders, key=lambda contender: contender.time_ns):
+        chosen.setdefault((contender.problem_idx, contender.place.stages), contender)
+    return list(chosen.values())[:count]
 
 
 def _shortest_pace(

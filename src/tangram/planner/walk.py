@@ -7,11 +7,11 @@ be slow. So from the best block plan this walks over all plans of single stages:
 moves, splits and merges stages, and changes portions and windows, one or two at a time. A plan that is
 slower may be the next place by chance, the less so the slower it is and the longer the walk has been.
 
-A plan's time is that of :func:`tangram.simulate.formulas.lower_bound_ns` with the transfers of the ranking,
-some ten microseconds per plan. With many micro-batches that is within half a per cent of the simulator. With
-few, it may be 5 % below, and such plans are what a walk would find; so there a plan that passes is simulated
-on links of its own. The caller's referee has the last word. Each stage has the quickest option that has room
-for its window.
+A plan's time is estimated by :func:`tangram.simulate.formulas.lower_bound_ns` with the transfers of the
+ranking, and with the steady pace that windows allow (:func:`_pace`); that takes some ten microseconds per
+plan. With many micro-batches it is within half a per cent of the simulator. With few, it may be 5 % below,
+and such plans are what a walk would find; so there a plan that passes is simulated on links of its own. The
+caller's referee has the last word. Each stage has the quickest option that has room for its window.
 
 A small cluster's plans can be judged by the referee itself, on the way: where slow NICs are shared, one step
 changes what queues behind what, and no formula ranks plans well. Then the time by the formula, with links at
@@ -41,6 +41,7 @@ _DOUBT_SHIFT = 6  # the referee is asked about plans up to 1/64 above the limit 
 _LONGEST_SHIFT = 2  # atoms by which a cut moves
 _TWO_MOVES = 0.4  # share of steps
 _SLACK_SHIFT = 6  # pieces too slow for 1/64 above the first plan are left out
+_LONGEST_CYCLE = 9  # micro-batches
 _FEW_TASKS = 8_000  # stages times micro-batches up to which plans are simulated on the way
 _SEED = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
@@ -180,6 +181,7 @@ class Walk:
         chosen: list[_Option] = []
         extras: list[int] = []
         window = trip = busy = end = nic_behind = 0
+        behind: list[tuple[int, int, int]] = []
         for i in reversed(range(len(stages))):
             stage, start = stages[i], stages[i - 1].stop if i else 0
             options = self._options(start, stage.stop, stage.island, stage.gpus)
@@ -191,7 +193,7 @@ class Walk:
             option, extra, window = fitting
             time, forward = option.time_ns, option.forward_ns
             if to is None:
-                trip, busy = time, m * time
+                trip, busy, both = time, m * time, 0
                 end = busy + option.step_ns
             else:
                 x, both, occupancy, nic = to[option.link_class]
@@ -199,6 +201,8 @@ class Walk:
                 fill = max(0, wait - others * forward)
                 drain = max(0, wait - others * (time - forward))
                 idle = fill + drain if m > window else max(fill, drain)
+                if window < m:
+                    idle += (m - window) * (_pace(time, both, window, behind) - time)
                 trip += time + both
                 busy = max(time + both + busy, m * time + idle, trip + (m - 1) * occupancy)
                 busy = max(busy, time + both - x + m * (nic + nic_behind))
@@ -208,6 +212,7 @@ class Walk:
                 return None
             chosen.append(option)
             extras.append(extra)
+            behind.append((time, both, window))
         pieces = tuple(option.piece for option in reversed(chosen))
         return Place(stages, pieces, tuple(reversed(extras)), end)
 
@@ -378,6 +383,30 @@ def _fitting(
                 break
         extra -= 1
     return None
+
+
+def _pace(time_ns: int, both_ns: int, window: int, behind: list[tuple[int, int, int]]) -> int:
+    """The least time between two micro-batches of a stage in the steady state.
+
+    A micro-batch goes from stage ``i`` to stage ``j`` behind it, where a backward has to wait for its
+    forward, and comes back, where a forward has to wait for its backward: a cycle of ``1 + w_i - w_j``
+    micro-batches that takes the sum of ``t`` of these stages and of ``X`` between them.
+
+    Args:
+        time_ns, both_ns, window: ``t``, ``X`` and ``w`` of the stage.
+        behind: The same of the stages behind it, last to first.
+    """
+    pace = whole = time_ns
+    link = both_ns
+    for time, both, other in reversed(behind):
+        count = 1 + window - other
+        if count > _LONGEST_CYCLE:
+            break
+        whole += link + time
+        link = both
+        if whole > count * pace:
+            pace = -(-whole // count)
+    return pace
 
 
 def _as_estimated(place: Place) -> Place:
