@@ -15,7 +15,7 @@ caller's referee has the last word. Each stage has the quickest option that has 
 
 A small cluster's plans can be judged by the referee itself, on the way: where slow NICs are shared, one step
 changes what queues behind what, and no formula ranks plans well. Then the time by the formula, with links at
-their best, only says which plans are not worth the referee's time.
+their best and without that pace, only says which plans are not worth the time: a bound screens best.
 
 What is left out: pieces of several stages, and which neighbours share a node.
 """
@@ -201,7 +201,7 @@ class Walk:
                 fill = max(0, wait - others * forward)
                 drain = max(0, wait - others * (time - forward))
                 idle = fill + drain if m > window else max(fill, drain)
-                if window < m:
+                if window < m and self.referee is None:
                     idle += (m - window) * (_pace(time, both, window, behind) - time)
                 trip += time + both
                 busy = max(time + both + busy, m * time + idle, trip + (m - 1) * occupancy)
