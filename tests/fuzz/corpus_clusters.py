@@ -37,6 +37,12 @@ FILES = (
     ),
     file("a number", "8\n", "cluster.yaml:1: expected a mapping (key: value), found a whole number, '8'"),
     file("a list", f"- {NODE}\n", "cluster.yaml:1: expected a mapping (key: value), found a list"),
+    file(
+        "a plan",
+        '{"format": "tangram-plan", "version": 1}',
+        "cluster.yaml:1: format: is a file that states its format (tangram-plan), not a cluster file",
+        "tangram check and tangram simulate take plans",
+    ),
     file("nodes missing", "name: lab\n", "cluster.yaml:1: the key 'nodes' is missing", "needed: nodes"),
     file("nodes empty", "nodes: []\n", "cluster.yaml:1: nodes: the list of nodes is empty"),
     file("nodes null", "nodes:\n", "cluster.yaml:1: nodes: expected a list, found an empty value"),

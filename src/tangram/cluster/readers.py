@@ -71,6 +71,7 @@ def cluster_from_yaml(root: Value, default_name: str) -> Cluster:
         InputError: As :func:`load_cluster`.
         UnknownNameError: Likewise.
     """
+    _refuse_plans(root)
     top = root.mapping(required=("nodes",), optional=("name", "network", "assumed"))
     name = top["name"].text() if "name" in top else default_name
     if not name.isprintable():
@@ -146,3 +147,15 @@ def _filled_in(entries: tuple[NodeEntry, ...], network: Network, nodes: tuple[No
         if domains and not entry.domain_stated:
             found.append(defaults.domain_assumption(entry.name, entry.gpu, domains))
     return found
+
+
+def _refuse_plans(root: Value) -> None:
+    """Says what the file is where it is one of Tangram's own."""
+    if isinstance(root.content, Mapping) and "format" in root.content and "nodes" not in root.content:
+        stated = root.content["format"]
+        kind = f" ({stated.content})" if isinstance(stated.content, str) else ""
+        raise InputError(
+            f"is a file that states its format{kind}, not a cluster file",
+            where=stated.where,
+            hint="a cluster file has the key 'nodes'; tangram check and tangram simulate take plans",
+        )

@@ -103,7 +103,7 @@ def parse_json_object(text: str, *, where: str) -> dict[str, object]:
             parse_int=_whole,
         )
     except json.JSONDecodeError as error:
-        if not text[: error.pos].strip() and text[error.pos].isalpha():
+        if not text[: error.pos].strip() and text[error.pos].isprintable() and text[error.pos] not in '"[{':
             begins = text[error.pos :].split(maxsplit=1)[0][:40]
             raise InputError(
                 f"is not JSON: it begins with {begins!r}",
