@@ -49,7 +49,7 @@ _JUDGED = ((3, 24_000_000, 40_000), (1, 72_000_000, 100_000))
 for each, and the most steps.
 """
 _CLOSE_SHIFT = 8  # estimates are good enough where simulations are no more than 1/256 above them
-_RAISES, _RAISED_FRAC, _MOST_CASES = 14, 0.0003, 800  # times to show; their least distance; cases for each
+_RAISED_FRAC, _MOST_CASES = 0.0003, 800  # least distance of times to show, and cases for each
 _STEPS_PER_PAIR = 8  # most steps of a walk, per slice on a portion
 _WALKED = 3  # plans of a walk that are simulated
 _STARTS = (9, 5, 4)  # walks from what bounds leave, of the sizes with the lowest bounds
@@ -172,16 +172,10 @@ class LargeComposer(Composer):
     def _raise(self, cases: dict[int, Casework]) -> None:
         """Raises each bound to about the largest time that can be shown, at most that of the best plan."""
         for idx in self._by_bound(self.cutoff_ns):
-            low, target = self.lower_bounds_ns[idx], self.cutoff_ns
-            high = min(target, self._not_shown.get(idx, target + 1))
-            for _ in range(_RAISES):
-                if high - low <= _RAISED_FRAC * high:
-                    break
-                if cases[idx].proves(min(target, high), _MOST_CASES):
-                    low = min(target, high)
-                else:
-                    high = self._not_shown[idx] = min(target, high)
-                target = (low + high) // 2
+            low, high = self.lower_bounds_ns[idx], min(self.cutoff_ns, self._not_shown.get(idx, FAR_NS))
+            low, failed = cases[idx].largest_shown_ns(low, high, _RAISED_FRAC, _MOST_CASES)
+            if failed <= high:
+                self._not_shown[idx] = failed
             self.close(idx, low, proven=low >= self.cutoff_ns)
 
     def _walk(self, cases: dict[int, Casework]) -> None:
