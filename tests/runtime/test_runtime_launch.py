@@ -42,7 +42,9 @@ def is_running(pid: int) -> bool:
 
 
 def all_gone(folder: Path, count: int) -> bool:
-    pids = [int((folder / f"started-{rank}").read_text()) for rank in range(count)]
+    """Whether no rank runs any more; one that was ended before it could say its number does not."""
+    said = [folder / f"started-{rank}" for rank in range(count)]
+    pids = [int(text) for file in said if file.exists() and (text := file.read_text())]
     until = time.monotonic() + 5
     while any(map(is_running, pids)) and time.monotonic() < until:
         time.sleep(0.02)
