@@ -7,6 +7,7 @@ import io
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from tangram.errors import InputError
@@ -61,7 +62,7 @@ def read_runs(paths: Iterable[str]) -> list[RowResult]:
 
 def _read_file(path: Path) -> list[RowResult]:
     where = printable(str(path))
-    table = _table(path, where)
+    table, num_lines = _table(path, where)
     if not table:
         raise InputError("has no header", where=where, hint="the first line names the columns")
     header = [column.strip() for column in table[0]]
@@ -73,7 +74,7 @@ def _read_file(path: Path) -> list[RowResult]:
         raise InputError(
             f"has the column {shorten(doubled[0])!r} twice", where=where, hint="rename or remove one of them"
         )
-    for number, most, what in ((len(header), MAX_COLUMNS, "columns"), (len(table) - 1, MAX_ROWS, "rows")):
+    for number, most, what in ((len(header), MAX_COLUMNS, "columns"), (num_lines - 1, MAX_ROWS, "rows")):
         if number > most:
             raise InputError(f"has {number} {what}", where=where, hint=f"legal: up to {most}")
     layout = find_layout(header)
@@ -83,12 +84,16 @@ def _read_file(path: Path) -> list[RowResult]:
     ]
 
 
-def _table(path: Path, where: str) -> list[list[str]]:
-    """The cells of a file; lines without any are left out, as csv readers do."""
+def _table(path: Path, where: str) -> tuple[list[list[str]], int]:
+    """The cells of a file, as far as its rows are legal, and how many lines have any; lines without any are
+    left out, as csv readers do.
+    """
     text = read_json_text(path, max_bytes=MAX_BYTES)
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        return [cells for cells in reader if cells]
+        lines = (cells for cells in reader if cells)
+        table = list(islice(lines, MAX_ROWS + 1))
+        return table, len(table) + sum(1 for _ in lines)
     except csv.Error as error:
         raise InputError(f"is no CSV: {error}", where=f"{where}:{reader.line_num}") from None
 
