@@ -11,9 +11,8 @@ from adversarial import adversarial_problem
 from instances import PlainStage, all_pipelines, random_problem
 from referee import plain_simulation
 
-from tangram.planner.dual import least_waits
 from tangram.planner.jobs import Jobs
-from tangram.planner.problem import Problem
+from tangram.planner.problem import Edges, Pieces, Problem
 
 MAX_PLANS = 200
 
@@ -29,7 +28,7 @@ def listed(seeds: int) -> Iterator[tuple[int, Problem, list[tuple[int, list[Plai
 
 def trips_ns(problem: Problem, plan: list[PlainStage]) -> list[int]:
     """What one micro-batch takes in each stage and on the best link behind it."""
-    both, _ = least_waits(problem)
+    both, _ = problem.least_waits_ns()
     pieces = [stage.piece for stage in plan]
     waits = [int(both[problem.pieces.tail_class[piece]]) for piece in pieces[:-1]]
     return [stage.t + wait for stage, wait in zip(plan, [*waits, 0], strict=True)]
@@ -56,3 +55,10 @@ def jobs_of(problem: Problem, jobs: Jobs, plan: list[PlainStage]) -> list[int]:
 def with_kinds(problem: Problem, seed: int) -> tuple[int, ...]:
     """Some kinds of atoms: any are right, as nothing of a job depends on them but the counts."""
     return tuple(random.Random(seed).choices(range(3), k=problem.num_atoms))
+
+
+def alone(num_atoms: int, capacity: int, m: int, pieces: Pieces) -> Problem:
+    """A problem of one island, whose transfers take no time."""
+    nothing = np.zeros((1, 1), dtype=np.int64)
+    edges = Edges(nothing, nothing, nothing, nothing)
+    return Problem(num_atoms, (capacity,), m, pieces, edges, edges, 0)

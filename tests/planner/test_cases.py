@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from listed_plans import listed, with_kinds
+from listed_plans import alone, listed, with_kinds
 
 from tangram.planner.cases import Casework
 from tangram.planner.dual import dual_bound_ns
-from tangram.planner.problem import Edges, Problem, single_stage_pieces
+from tangram.planner.problem import Problem, single_stage_pieces
 
 
 def proves(problem: Problem, below_ns: int, most_cases: int = 300) -> bool:
@@ -90,9 +90,7 @@ def equal_stages(count: int, m: int, capacity: int) -> Problem:
         num_micro_batches=m,
         payload=cuts,
     )
-    nothing = np.zeros((1, 1), dtype=np.int64)
-    edges = Edges(nothing, nothing, nothing, nothing)
-    return Problem(count, (capacity,), m, pieces, edges, edges, 0)
+    return alone(count, capacity, m, pieces)
 
 
 def test_equal_stages_are_bounded_exactly() -> None:

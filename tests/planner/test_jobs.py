@@ -6,7 +6,7 @@ import random
 from dataclasses import replace
 
 import numpy as np
-from listed_plans import jobs_of, listed, trips_ns, with_kinds
+from listed_plans import alone, jobs_of, listed, trips_ns, with_kinds
 
 from tangram.planner.jobs import Jobs, Timed
 from tangram.planner.problem import single_stage_pieces
@@ -72,7 +72,6 @@ def test_the_trips_of_a_plan_are_those_of_its_jobs_or_longer() -> None:
 
 
 def test_a_uniform_model_has_a_job_per_number_of_atoms() -> None:
-    _, problem, _ = next(listed(1_000))
     num = 12
     cuts = [(start, stop) for start in range(num) for stop in range(start + 1, num + 1)]
     start, stop = (np.array(column) for column in zip(*cuts, strict=True))
@@ -89,20 +88,6 @@ def test_a_uniform_model_has_a_job_per_number_of_atoms() -> None:
         num_micro_batches=8,
         payload=start,
     )
-    nothing = np.zeros((1, 1), dtype=np.int64)
-    edges = replace(
-        problem.edges, one_way_ns=nothing, round_trip_ns=nothing, occupancy_ns=nothing, nic_ns=nothing
-    )
-    uniform = replace(
-        problem,
-        num_atoms=num,
-        num_micro_batches=8,
-        capacity=(4,),
-        pieces=pieces,
-        edges=edges,
-        edges_at_best=edges,
-        same_node=None,
-    )
-    jobs = Jobs.of(uniform, 10**9)
+    jobs = Jobs.of(alone(num, 4, 8, pieces), 10**9)
     # In the middle 1 to 10 atoms, at either end 1 to 11, and all of them.
     assert len(jobs) == 10 + 11 + 11 + 1

@@ -18,7 +18,7 @@ from tangram.cost.configs import legal_configs
 from tangram.cost.stage import stage_cost
 from tangram.cost.types import AtomCosts, StageConfig, StageConfigs, StageCost
 from tangram.job import Job
-from tangram.model.atoms import Atom
+from tangram.model.atoms import Atom, atom_kinds
 from tangram.model.spec import ModelSpec
 from tangram.parallelizers.protocols import SliceRequest, StageChoice, TableRequest
 
@@ -57,8 +57,7 @@ class StageBook:
     _prices: dict[tuple[_PriceKey, StageConfig], tuple[AtomCosts, TiedShare]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        numbers: dict[str, int] = {}
-        self.classes = tuple(numbers.setdefault(atom.fingerprint, len(numbers)) for atom in self.atoms)
+        self.classes = atom_kinds(self.atoms)
         self.first_layers = tuple(next(iter(atom.layer_idxs), None) for atom in self.atoms)
 
     def cost(self, stage: StageChoice, in_flight: int) -> StageCost:

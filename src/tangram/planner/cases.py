@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tangram.planner.covering import Cover, Covering, Interval, Mixture
-from tangram.planner.jobs import Jobs, Timed
+from tangram.planner.jobs import Jobs, Timed, kinds_ahead
 from tangram.planner.problem import Problem
 
 NARROWEST = 0.0005
@@ -54,9 +54,7 @@ class Casework:
     @staticmethod
     def of(problem: Problem, longest_ns: int) -> Casework:
         """Prepares for times up to ``longest_ns``."""
-        kinds = np.array(problem.atom_kinds or (0,) * problem.num_atoms)
-        numbers = tuple(np.unique(kinds, return_counts=True)[1].tolist())
-        return Casework(problem, Jobs.of(problem, longest_ns), numbers)
+        return Casework(problem, Jobs.of(problem, longest_ns), tuple(kinds_ahead(problem)[-1].tolist()))
 
     def proves(self, below_ns: int, most_cases: int) -> bool:
         """Returns whether it is shown, with so many cases, that no plan takes less than a time.
@@ -122,8 +120,3 @@ class Casework:
         if cover.mixture is not None:
             self.left.append((timed, cover.mixture))
         return cover
-
-
-def proves_by_cases(problem: Problem, below_ns: int, most_cases: int) -> bool:
-    """Returns whether it is shown, with so many cases, that no plan of a problem takes less than a time."""
-    return Casework.of(problem, below_ns).proves(below_ns, most_cases)

@@ -33,7 +33,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tangram.cost.types import BoolArray, FloatArray, IntArray
+from tangram.cost.types import FloatArray, IntArray
+from tangram.planner.groups import begins
 from tangram.planner.problem import FAR_NS, Problem
 
 _FAR = float(FAR_NS)
@@ -88,17 +89,10 @@ class _Slices:
         pieces, windows = problem.pieces, max(1, min(problem.num_micro_batches, problem.num_atoms))
         longest = np.minimum(pieces.max_in_flight[kept], windows)
         by = np.lexsort((longest, pieces.stop[kept], pieces.start[kept]))
-        return _Slices.sorted(problem, kept[by], windows)
-
-    @staticmethod
-    def sorted(problem: Problem, order: IntArray, windows: int) -> _Slices:
-        """The same of pieces that are in order already."""
-        pieces = problem.pieces
-        longest = np.minimum(pieces.max_in_flight[order], windows)
+        order, longest = kept[by], longest[by]
         start, stop = pieces.start[order], pieces.stop[order]
-        changes = (np.diff(start) != 0) | (np.diff(stop) != 0)
-        rows = np.flatnonzero(np.concatenate([[True], changes | (np.diff(longest) != 0)]))
-        first = np.flatnonzero(np.concatenate([[True], changes]))
+        rows = np.flatnonzero(begins(start, stop, longest))
+        first = np.flatnonzero(begins(start, stop))
         return _Slices(
             order=order,
             first=first,
@@ -151,14 +145,12 @@ class Relaxation:
     def of(problem: Problem, below_ns: int) -> Relaxation | None:
         """Returns the relaxation; None when there is no piece that a plan below this time may have."""
         pieces, num = problem.pieces, problem.num_atoms
-        able = pieces.occupied_ns + pieces.head_step_ns < below_ns
-        able &= pieces.max_in_flight >= np.where(pieces.stop == num, 1, min(2, problem.num_micro_batches))
-        kept = np.flatnonzero(able)
+        kept = problem.able_below(below_ns)
         if not len(kept):
             return None
         slices = _Slices.of(problem, kept)
         part = pieces.take(slices.order)
-        both, forward = least_waits(problem)
+        both, forward = problem.least_waits_ns()
         last = part.stop == num
         return Relaxation(
             problem=problem,
@@ -173,12 +165,6 @@ class Relaxation:
             time_ns=(part.time_ns + np.where(last, 0, both[part.tail_class])).astype(np.float64),
             forward_ns=(part.forward_ns + np.where(last, 0, forward[part.tail_class])).astype(np.float64),
         )
-
-    def only(self, kept: BoolArray) -> Relaxation:
-        """Returns the relaxation with some of its pieces, one at least."""
-        slices = _Slices.sorted(self.problem, self.slices.order[kept], self.slices.windows)
-        columns = ("start", "stop", "island", "gpus", "busy_ns", "step_ns", "time_ns", "forward_ns")
-        return replace(self, slices=slices, **{name: getattr(self, name)[kept] for name in columns})
 
     def first_guess(self) -> Multipliers:
         """Returns prices in proportion to what GPUs can do, and equal weights."""
@@ -306,16 +292,6 @@ def _moved(
     more = np.exp(np.clip(step * by_price, -_BOLDEST_PRICE, _BOLDEST_PRICE))
     heavier = weights * np.exp(np.clip(step * late, -_BOLDEST_WEIGHT, _BOLDEST_WEIGHT))
     return replace(chosen, prices_ns=prices * more, weights=heavier / float(heavier.sum()))
-
-
-def least_waits(problem: Problem) -> tuple[IntArray, IntArray]:
-    """The least ``X`` and ``x`` behind a stage of each link class."""
-    known = [problem.edges_at_best]
-    if problem.same_node is not None:
-        known.append(problem.same_node.edges_at_best)
-    both = np.min([edges.round_trip_ns.min(axis=1, initial=FAR_NS) for edges in known], axis=0)
-    forward = np.min([edges.one_way_ns.min(axis=1, initial=FAR_NS) for edges in known], axis=0)
-    return both, forward
 
 
 def dual_bound_ns(problem: Problem, below_ns: int, steps: int) -> int:

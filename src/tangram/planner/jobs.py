@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from tangram.cost.types import BoolArray, FloatArray, IntArray
-from tangram.planner.dual import least_waits
+from tangram.planner.groups import begins
 from tangram.planner.problem import Problem
 
 
@@ -64,15 +64,11 @@ class Jobs:
         A job that another one with the same use makes needless is left out: one that is no longer in any way
         and holds as many micro-batches. Every condition on a plan is then no harder to meet.
         """
-        pieces, m, num = problem.pieces, problem.num_micro_batches, problem.num_atoms
-        able = pieces.occupied_ns + pieces.head_step_ns < below_ns
-        able &= pieces.max_in_flight >= np.where(pieces.stop == num, 1, min(2, m))
-        pieces = pieces.take(np.flatnonzero(able))
-        is_first, is_last = pieces.start == 0, pieces.stop == num
-        both, _ = least_waits(problem)
+        m, pieces = problem.num_micro_batches, problem.pieces.take(problem.able_below(below_ns))
+        is_first, is_last = pieces.start == 0, pieces.stop == problem.num_atoms
+        both, _ = problem.least_waits_ns()
         least_step = int(pieces.head_step_ns[is_first].min(initial=np.iinfo(np.int64).max // 4))
-        wait = np.where(is_last, 0, both[pieces.tail_class]) if len(pieces) else pieces.time_ns
-        ahead = _kinds_ahead(problem)
+        ahead = kinds_ahead(problem)
         found = Jobs(
             island=pieces.island,
             units=pieces.gpus,
@@ -81,7 +77,7 @@ class Jobs:
             is_last=is_last,
             is_single=pieces.num_stages == 1,
             window=np.minimum(pieces.max_in_flight, m),
-            trip_ns=pieces.time_ns + wait,
+            trip_ns=pieces.time_ns + np.where(is_last, 0, both[pieces.tail_class]),
             busy_ns=pieces.occupied_ns,
             forward_ns=pieces.tail_forward_ns,
             backward_ns=pieces.tail_time_ns - pieces.tail_forward_ns,
@@ -98,9 +94,8 @@ class Jobs:
         )
         order = np.lexsort((*costs.T[::-1], *uses.T[::-1]))
         uses, costs = uses[order], costs[order]
-        other_use = np.concatenate([[True], (np.diff(uses, axis=0) != 0).any(axis=1)])[: len(order)]
-        copy = np.concatenate([[False], (np.diff(costs, axis=0) == 0).all(axis=1)])[: len(order)]
-        distinct = np.flatnonzero(~copy | other_use)
+        other_use = begins(*uses.T)
+        distinct = np.flatnonzero(begins(*uses.T, *costs.T))
         kept: list[int] = []
         front: list[list[int]] = []
         rows, is_new = costs[distinct].tolist(), other_use[distinct].tolist()
@@ -114,8 +109,8 @@ class Jobs:
         return self.take(order[np.array(kept, dtype=np.int64)])
 
 
-def _kinds_ahead(problem: Problem) -> IntArray:
-    """Atoms of each kind in front of each cut; ``(num_atoms + 1, num_kinds)``."""
+def kinds_ahead(problem: Problem) -> IntArray:
+    """Returns how many atoms of each kind are in front of each cut; ``(num_atoms + 1, num_kinds)``."""
     kinds = np.array(problem.atom_kinds or (0,) * problem.num_atoms, dtype=np.int64)
     each = (kinds[:, None] == np.unique(kinds)).astype(np.int64)
     return np.concatenate([np.zeros((1, each.shape[1]), dtype=np.int64), np.cumsum(each, axis=0)])

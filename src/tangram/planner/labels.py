@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from tangram.cost.types import BoolArray, IntArray
+from tangram.planner.groups import begins
 
 _DOMINANCE_DEPTH = 24
 
@@ -69,7 +70,7 @@ def merged(labels: Labels, key: IntArray) -> Labels:
     windows.
     """
     order = np.lexsort((labels.uid, key))
-    first = np.flatnonzero(np.concatenate([[True], np.diff(key[order]) != 0]))
+    first = np.flatnonzero(begins(key[order]))
     one = labels.take(order[first])
     ordered = labels.take(order)
     return replace(

@@ -130,8 +130,8 @@ class LargeComposer(Composer):
 
     def settle(self) -> None:
         """Plans the sizes with the lowest bounds, raises these, and improves the best plans."""
-        for idx in sorted(self._considered, key=lambda idx: (self.lower_bounds_ns[idx], idx))[:_PLANNED]:
-            if idx not in self._planned and self.lower_bounds_ns[idx] < self.cutoff_ns:
+        for idx in self._by_bound(self.cutoff_ns)[:_PLANNED]:
+            if idx not in self._planned:
                 self._plan(idx, self._considered[idx])
         if not self._considered:
             return

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from tangram.cost.types import IntArray
+from tangram.planner.groups import begins
 from tangram.planner.problem import FAR_NS, Problem
 
 
@@ -153,13 +154,10 @@ def _fastest_slices(problem: Problem, max_period_ns: int, levels: int) -> list[_
     order = np.lexsort(columns)
     start, gpus, island, stop = (c[order] for c in columns)
     idx = idx[order]
-    changes = (np.diff(gpus) != 0) | (np.diff(island) != 0) | (np.diff(stop) != 0)
-    first_of_slice = np.flatnonzero(np.concatenate([[True], changes | (np.diff(start) != 0)]))
-    first_of_group = np.flatnonzero(np.concatenate([[True], changes]))
+    first_of_slice = np.flatnonzero(begins(gpus, island, stop, start))
+    first_of_group = np.flatnonzero(begins(gpus, island, stop))
 
-    wait = problem.edges_at_best.round_trip_ns.min(axis=1, initial=FAR_NS)
-    if problem.same_node is not None:
-        wait = np.minimum(wait, problem.same_node.edges_at_best.round_trip_ns.min(axis=1, initial=FAR_NS))
+    wait, _ = problem.least_waits_ns()
     total = pieces.time_ns[idx] + wait[pieces.tail_class[idx]]
     need = np.minimum(np.arange(levels) + 2, m)[:, None]
     able = pieces.max_in_flight[idx] >= need

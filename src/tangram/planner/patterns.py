@@ -20,6 +20,7 @@ from math import gcd
 import numpy as np
 
 from tangram.cost.types import FloatArray, IntArray
+from tangram.planner.groups import begins
 from tangram.planner.jobs import Jobs
 
 _ROLES = 4  # in the middle, with the first atom, with the last one, with both
@@ -71,10 +72,9 @@ class Patterns:
         role = jobs.is_first + 2 * jobs.is_last
         order = np.lexsort((jobs.units, role, jobs.island))
         columns = [column[order] for column in (jobs.island, role, jobs.units)]
-        changes = np.any([np.diff(column) != 0 for column in columns], axis=0)
-        begins = np.flatnonzero(np.concatenate([[True], changes]))[: len(order)]
-        islands, roles, units = (tuple(column[begins].tolist()) for column in columns)
-        return Patterns(capacity, order, begins, islands, roles, units)
+        first = np.flatnonzero(begins(*columns))
+        islands, roles, units = (tuple(column[first].tolist()) for column in columns)
+        return Patterns(capacity, order, first, islands, roles, units)
 
     def best(self, worth: FloatArray) -> list[Pattern]:
         """Returns the pattern of each island that is worth most; empty where nothing is worth anything.

@@ -18,6 +18,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from tangram.cost.types import BoolArray, IntArray
+from tangram.planner.groups import begins
 
 FAR_NS = 1 << 60
 """Stands for "impossible"; two of them still fit into 64 bits."""
@@ -264,8 +265,7 @@ def fastest_pieces(pieces: Pieces, num_micro_batches: int) -> IntArray:
     whole = pieces.step_fill_ns + (num_micro_batches - 1) * pieces.period_ns
     columns = (pieces.gpus, pieces.island, pieces.stop, pieces.start)
     order = np.lexsort((np.arange(len(pieces)), whole, *columns))
-    changes = np.any([np.diff(column[order]) != 0 for column in columns], axis=0)
-    return np.sort(order[np.concatenate([[True], changes])])
+    return np.sort(order[begins(*(column[order] for column in columns))])
 
 
 def with_tail_step(pieces: Pieces, num_atoms: int, tied_ns: IntArray) -> Pieces:
@@ -379,6 +379,26 @@ class Problem:
     def stages_of(self, piece: int) -> tuple[StageTimes, ...]:
         """Returns the stages of a piece, first to last."""
         return piece_stages(self.pieces, self.runs, piece)
+
+    def able_below(self, below_ns: int) -> IntArray:
+        """Returns the positions of the pieces that a plan below a time may have: by their own time, and by
+        the least window at their place.
+        """
+        pieces = self.pieces
+        able = pieces.occupied_ns + pieces.head_step_ns < below_ns
+        able &= pieces.max_in_flight >= np.where(
+            pieces.stop == self.num_atoms, 1, min(2, self.num_micro_batches)
+        )
+        return np.flatnonzero(able)
+
+    def least_waits_ns(self) -> tuple[IntArray, IntArray]:
+        """Returns the least ``X`` and ``x`` behind a stage of each link class."""
+        known = [self.edges_at_best]
+        if self.same_node is not None:
+            known.append(self.same_node.edges_at_best)
+        both = np.min([edges.round_trip_ns.min(axis=1, initial=FAR_NS) for edges in known], axis=0)
+        forward = np.min([edges.one_way_ns.min(axis=1, initial=FAR_NS) for edges in known], axis=0)
+        return both, forward
 
     def extra_helps(
         self, piece: IntArray | int, link_class: IntArray | int, extra: int, pace_floor_ns: int
