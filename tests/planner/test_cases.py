@@ -49,20 +49,6 @@ def test_what_a_casework_for_longer_times_proves_one_for_this_time_does_too() ->
                 assert proves(problem, int(share * best), 200)
 
 
-def test_the_largest_time_that_is_shown_is_shown_and_a_little_more_is_not() -> None:
-    for _, problem, plans in listed(40):
-        best = min(time_ns for time_ns, _ in plans)
-        work = Casework.of(problem, 2 * best)
-        low, failed = work.largest_shown_ns(1, best, 0.01, 200)
-        assert 1 <= low <= best
-        assert low == 1 or work.proves(low, 200)
-        if failed <= best:
-            assert not work.proves(failed, 200)
-            assert failed - low <= 0.01 * best
-        else:
-            assert low == best
-
-
 def test_what_cannot_be_refuted_is_left() -> None:
     for _, problem, plans in listed(40):
         best = min(time_ns for time_ns, _ in plans)

@@ -154,6 +154,30 @@ def test_a_walk_is_the_same_every_time_and_another_with_another_seed() -> None:
     assert set(np.unique([many.below(5) for _ in range(200)])) == set(range(5))
 
 
+def test_what_is_known_of_a_plan_nearby_changes_nothing() -> None:
+    same = refused = 0
+    for seed in range(80):
+        problem = random_problem(seed, max_atoms=7)
+        chain = any_chain(problem)
+        if chain is None:
+            continue
+        around, alone = Walk(problem, FAR_NS // 2), Walk(problem, FAR_NS // 2)
+        at = around.start(chain)
+        assert at is not None
+        draws = walk.Draws(seed)
+        for _ in range(200):
+            stages = around._moved(list(at.stages), draws)
+            if stages is None or not walk._in_order(stages, problem.num_atoms):
+                continue
+            limit = int(at.time_ns * (0.8 + 0.4 * draws.share()))
+            found, known = around.place(tuple(stages), limit, at), alone.place(tuple(stages), limit)
+            assert found == known
+            same, refused = same + (found is not None), refused + (found is None)
+            at = found or at
+    assert same > 500
+    assert refused > 500
+
+
 def test_what_is_no_plan_is_refused() -> None:
     problem = random_problem(3, max_atoms=5)
     chain = any_chain(problem)

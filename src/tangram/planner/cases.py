@@ -85,27 +85,6 @@ class Casework:
             cases += sorted(halves, key=lambda half: (half[2].most, half[0]))
         return True
 
-    def largest_shown_ns(
-        self, low_ns: int, high_ns: int, least_frac: float, most_cases: int
-    ) -> tuple[int, int]:
-        """Returns about the largest time below which no plan is shown to be, and the least one of which that
-        failed, above ``high_ns`` where none did.
-
-        Args:
-            low_ns: A time that is known already.
-            high_ns: Longer times are of no interest; it is tried first.
-            least_frac: Share of the time at which its distance to the next one is of no interest.
-            most_cases: To look into per time.
-        """
-        target, failed = high_ns, high_ns + 1
-        while min(failed, high_ns) - low_ns > least_frac * high_ns:
-            if self.proves(target, most_cases):
-                low_ns = target
-            else:
-                failed = target
-            target = (low_ns + min(failed, high_ns)) // 2
-        return low_ns, failed
-
     def _covered(
         self, jobs: Jobs, below_ns: int, low_ns: float, high_ns: float, known: tuple[Interval, ...]
     ) -> Cover:

@@ -1,20 +1,19 @@
 """Composes plans for clusters whose GPUs are too many to tell all states of the search apart.
 
-Per micro-batch size:
-
-1. the relaxed bound (:mod:`tangram.planner.dual`) says what no plan beats, in any order of stages and on
-   any portions; at or above the best time so far, the size is done, proven;
-2. for the sizes with the lowest bounds, block plans (:mod:`tangram.planner.blocks`) are made: first of the
-   shortest pace that covers the model, then of paces a little longer with ever shorter step ends; all of them
-   are simulated.
+1. For the micro-batch size that promises most, block plans (:mod:`tangram.planner.blocks`) are made: first of
+   the shortest pace that covers the model, then of paces a little longer with ever shorter step ends; all of
+   them are simulated.
+2. Of each size it is asked (:mod:`tangram.planner.cases`) whether all its plans take at least as long; then
+   it is done, proven.
 
 When all sizes have been considered:
 
-3. the bounds are raised by cases (:mod:`tangram.planner.cases`), halving the distance to the least time that
-   cannot be shown;
-4. from the best block plans of the best sizes, random walks (:mod:`tangram.planner.walk`) lead to plans of
-   any shape; the best on the way are simulated;
-5. the bounds are raised once more, up to the best plan: the least of all is the plan's.
+3. the least of the bounds of the others is raised, by halving the distance to the least time that cannot be
+   shown, as far as it goes; the size that then has the least gets its block plans;
+4. from block plans and from what the cases leave open (:mod:`tangram.planner.starts`), random walks
+   (:mod:`tangram.planner.walk`) lead to plans of any shape; the best on the way are simulated;
+5. the least bound is raised once more, up to the best plan; where much is left, by prices for GPUs as well
+   (:mod:`tangram.planner.dual`).
 
 There is no listing here, so an answer is proven only where the bound reaches it.
 """
@@ -41,7 +40,8 @@ _PACE_HALVINGS = 7
 _ANY_HALVINGS, _LAST_SHIFT = 2, 4  # with other orders, for paces shorter by up to 1/16
 _PLANNED = 1  # micro-batch sizes, those with the lowest bounds
 _MOST_DOUBLINGS = 24
-_QUICK_STEPS = 12  # of the relaxed bound
+_PROMISE_STEPS, _RELAXED_STEPS = 4, 12  # of the relaxed bound
+_GOOD_GAP_SHIFT = 4  # no relaxed bound where what is left is less than 1/16
 _ESTIMATED = ((18, 4_000), (3, 40_000))
 """Walks that are judged by estimates, from the best plans there are: how many, and the steps of each."""
 _JUDGED = ((3, 24_000_000, 40_000), (1, 72_000_000, 100_000))
@@ -50,6 +50,7 @@ for each, and the most steps.
 """
 _CLOSE_SHIFT = 8  # estimates are good enough where simulations are no more than 1/256 above them
 _RAISED_FRAC, _MOST_CASES = 0.0003, 800  # least distance of times to show, and cases for each
+_WIDEST_SHIFT = 3  # the next time to show is no more than 1/8 below one that could not be shown
 _STEPS_PER_PAIR = 8  # most steps of a walk, per slice on a portion
 _WALKED = 3  # plans of a walk that are simulated
 _STARTS = (9, 5, 4)  # walks from what bounds leave, of the sizes with the lowest bounds
@@ -89,29 +90,30 @@ class _Contender:
 class LargeComposer(Composer):
     """Keeps the best plan over several problems, for large clusters."""
 
-    _considered: dict[int, Problem] = field(default_factory=dict)
+    _cases: dict[int, Casework] = field(default_factory=dict)
     _order: tuple[int, ...] | None = None
     _planned: set[int] = field(default_factory=set)
-    _not_shown: dict[int, int] = field(default_factory=dict)
+    _not_shown_ns: dict[int, int] = field(default_factory=dict)
 
     def consider(self, problem_idx: int, problem: Problem) -> None:
         """Bounds one problem, and looks for plans where it may hold a better one."""
         if not len(problem.pieces):
             self.close(problem_idx, self.cutoff_ns, proven=True)
             return
-        if self.effort.quick or self.cutoff_ns >= FAR_NS:
+        if (self.effort.quick or self.cutoff_ns >= FAR_NS) and problem_idx not in self._planned:
             self._plan(problem_idx, problem)
         if self.effort.quick:
             self.close(problem_idx, 0, proven=False)
             return
-        self._bound(problem_idx, problem, _QUICK_STEPS)
-        if not self.proven[problem_idx]:
-            self._considered[problem_idx] = problem
+        cases = Casework.of(problem, self.cutoff_ns)
+        proven = cases.proves(self.cutoff_ns, _MOST_CASES)
+        self.close(problem_idx, self.cutoff_ns if proven else 0, proven=proven)
+        if not proven:
+            self._cases[problem_idx], self._not_shown_ns[problem_idx] = cases, self.cutoff_ns
 
     def scout(self, problem_idx: int, problem: Problem) -> None:
         """Looks for a first plan in a problem that may leave useful pieces out; says nothing of bounds."""
         self._plan(problem_idx, problem)
-        self._planned.clear()
 
     def promise_ns(self, problem: Problem) -> int:
         """Returns about how long a plan of a problem takes at best."""
@@ -119,7 +121,7 @@ class LargeComposer(Composer):
         if not len(pieces):
             return FAR_NS
         slowest = int((pieces.occupied_ns + pieces.head_step_ns).max()) + 1
-        return dual_bound_ns(problem, slowest, _QUICK_STEPS)
+        return dual_bound_ns(problem, slowest, _PROMISE_STEPS)
 
     def doubt(self, problem_idx: int, problem: Problem, useless: BoolArray) -> None:
         """Does nothing: what the rules call useless is not looked at again on a large cluster."""
@@ -130,15 +132,13 @@ class LargeComposer(Composer):
 
     def settle(self) -> None:
         """Plans the sizes with the lowest bounds, raises these, and improves the best plans."""
-        for idx in self._by_bound(self.cutoff_ns)[:_PLANNED]:
+        self._raise()
+        for idx in self._by_bound()[:_PLANNED]:
             if idx not in self._planned:
-                self._plan(idx, self._considered[idx])
-        if not self._considered:
-            return
-        cases = {idx: Casework.of(problem, self.cutoff_ns) for idx, problem in self._considered.items()}
-        self._raise(cases)
-        self._walk(cases)
-        self._raise(cases)
+                self._plan(idx, self._cases[idx].problem)
+        self._walk()
+        self._raise()
+        self._relax()
 
     def list_rest(self) -> None:
         """Does nothing: a large cluster has too many plans to list."""
@@ -147,55 +147,78 @@ class LargeComposer(Composer):
         """Takes a plan as one of the candidates."""
         self._simulate(problem_idx, problem, chain)
 
-    def _bound(self, problem_idx: int, problem: Problem, steps: int) -> None:
-        """Raises the bound of a problem as far as so many steps do."""
-        bound = dual_bound_ns(problem, self.cutoff_ns, steps)
-        bound = min(max(bound, self.lower_bounds_ns.get(problem_idx, 0)), self.cutoff_ns)
-        self.close(problem_idx, bound, proven=bound >= self.cutoff_ns)
-
     def _plan(self, problem_idx: int, problem: Problem) -> None:
         """Simulates block plans of paces from the shortest."""
         if not len(problem.pieces):
             return
-        self._planned.add(problem_idx)
         planner = BlockPlanner(problem, self.cutoff_ns)
         shortest, order = _shortest_pace(problem, planner, self._order)
         if order is None:
             return
         self._order = order
+        self._planned.add(problem_idx)
         for factor in _PACES[:1] if self.effort.quick else _PACES:
             pace = int(shortest * factor)
             if pace * problem.num_micro_batches >= self.cutoff_ns:
                 return
             self._with_step_ends(problem_idx, problem, planner, pace, order)
 
-    def _raise(self, cases: dict[int, Casework]) -> None:
-        """Raises each bound to about the largest time that can be shown, at most that of the best plan."""
-        for idx in self._by_bound(self.cutoff_ns):
-            low, high = self.lower_bounds_ns[idx], min(self.cutoff_ns, self._not_shown.get(idx, FAR_NS))
-            low, failed = cases[idx].largest_shown_ns(low, high, _RAISED_FRAC, _MOST_CASES)
-            if failed <= high:
-                self._not_shown[idx] = failed
-            self.close(idx, low, proven=low >= self.cutoff_ns)
+    def _raise(self) -> None:
+        """Raises the least of all bounds as far as it can be shown, at most to the time of the best plan.
 
-    def _walk(self, cases: dict[int, Casework]) -> None:
+        What counts is the least: so it is always the size with the least bound whose distance to the least
+        time that could not be shown is halved.
+        """
+        while open_sizes := self._by_bound():
+            idx = open_sizes[0]
+            low, failed = self.lower_bounds_ns[idx], min(self.cutoff_ns, self._not_shown_ns[idx])
+            if failed - low <= _RAISED_FRAC * failed:
+                return
+            if failed < self._not_shown_ns[idx]:
+                target = failed  # the time of a plan that was found since
+            else:
+                target = max((low + failed) // 2, failed - (failed >> _WIDEST_SHIFT))
+            if self._cases[idx].proves(target, _MOST_CASES):
+                self.close(idx, target, proven=target >= self.cutoff_ns)
+            else:
+                self._not_shown_ns[idx] = target
+
+    def _relax(self) -> None:
+        """Raises bounds that are still far from the best plan by prices for GPUs: where stages are few, as on
+        clusters that are just too large to be counted, they see more.
+        """
+        done: set[int] = set()
+        while left := [idx for idx in self._by_bound()[:1] if idx not in done]:
+            idx = left[0]
+            done.add(idx)
+            low, best = self.lower_bounds_ns[idx], self.cutoff_ns
+            if best - low <= best >> _GOOD_GAP_SHIFT:
+                return
+            low = max(low, min(dual_bound_ns(self._cases[idx].problem, best, _RELAXED_STEPS), best))
+            self.close(idx, low, proven=low >= best)
+
+    def _walk(self) -> None:
         """Walks from many plans a little, and from those that do best some more."""
         contenders = []
-        for idx, count in zip(self._by_bound(self.cutoff_ns), _STARTS, strict=False):
-            contenders += self._contenders(idx, cases[idx], count)
+        for idx, count in zip(self._by_bound(), _STARTS, strict=False):
+            # No plans are looked for of a size that can be at most half as good as the bound.
+            target = (self.lower_bound_ns() + self.cutoff_ns) // 2
+            if self.lower_bounds_ns[idx] < target and not self._cases[idx].proves(target, _MOST_CASES):
+                contenders += self._contenders(idx, count)
         for number, (count, steps) in enumerate(_ESTIMATED):
-            chosen = _quickest(contenders, count)
+            chosen = self._promising(contenders, count)
             contenders = [self._walked(c, steps, number, simulated=False) for c in chosen]
         contenders = [c for c in contenders if not c.is_estimated_well]
         for number, (count, tasks, most) in enumerate(_JUDGED, start=len(_ESTIMATED)):
-            chosen = _quickest(contenders, count)
+            chosen = self._promising(contenders, count)
             contenders = [
                 self._walked(c, min(most, tasks // c.num_tasks), number, simulated=True) for c in chosen
             ]
 
-    def _contenders(self, problem_idx: int, cases: Casework, count: int) -> list[_Contender]:
+    def _contenders(self, problem_idx: int, count: int) -> list[_Contender]:
         """The best block plan of a size, and plans near what cannot be shown of times up to the best plan."""
-        problem, bound, best = cases.problem, self.lower_bounds_ns[problem_idx], self.cutoff_ns
+        cases, bound, best = self._cases[problem_idx], self.lower_bounds_ns[problem_idx], self.cutoff_ns
+        problem = cases.problem
         walk, left = Walk(problem, best), []
         for factor in _TARGETS:
             cases.proves(min(int(bound * factor), best), _FEW_CASES)
@@ -218,10 +241,19 @@ class LargeComposer(Composer):
                 contender = replace(contender, place=place, time_ns=time_ns)
         return contender
 
-    def _by_bound(self, below_ns: int) -> list[int]:
-        """Returns the micro-batch sizes whose bounds are below a time, the lowest first."""
+    def _promising(self, contenders: list[_Contender], count: int) -> list[_Contender]:
+        """The quickest few, each once: none that is half as far behind the best as the bound is ahead."""
+        chosen: dict[tuple[int, tuple[Stage, ...]], _Contender] = {}
+        for contender in sorted(contenders, key=lambda contender: contender.time_ns):
+            chosen.setdefault((contender.problem_idx, contender.place.stages), contender)
+        best = min([self.cutoff_ns, *(contender.time_ns for contender in contenders)])
+        limit = best + (best - self.lower_bound_ns()) // 2
+        return [contender for contender in chosen.values() if contender.time_ns <= limit][:count]
+
+    def _by_bound(self) -> list[int]:
+        """Returns the micro-batch sizes whose bounds are below the best time, the lowest first."""
         bounds = self.lower_bounds_ns
-        below = [idx for idx in self._considered if bounds[idx] < below_ns]
+        below = [idx for idx in self._cases if bounds[idx] < self.cutoff_ns]
         return sorted(below, key=lambda idx: (bounds[idx], idx))
 
     def _with_step_ends(
@@ -242,14 +274,6 @@ class LargeComposer(Composer):
                 limit = min(limit, int(pieces.head_step_ns[list(chain.pieces)].max()))
                 high = limit
             limit = (low + high) // 2
-
-
-def _quickest(contenders: list[_Contender], count: int) -> list[_Contender]:
-    """The quickest few, each once."""
-    chosen: dict[tuple[int, tuple[Stage, ...]], _Contender] = {}
-    for contender in sorted(contenders, key=lambda contender: contender.time_ns):
-        chosen.setdefault((contender.problem_idx, contender.place.stages), contender)
-    return list(chosen.values())[:count]
 
 
 def _shortest_pace(
@@ -273,12 +297,14 @@ def _shortest_pace(
             chain, _, found = planner.plan(high, any_step)
         if chain is not None:
             break
-        if high >= slowest:
-            return high, None
+        if not low and planner.plan(slowest, any_step)[0] is None:
+            return slowest, None
         low, high = high, high + (high >> 1)
     else:
         return high, None
     high, found = _halved(planner, low, high, found, any_order=False)
+    if len(found) == 1:
+        return high, found
     return _halved(planner, high - (high >> _LAST_SHIFT), high, found, any_order=True)
 
 

@@ -41,6 +41,7 @@ from tangram.units import NS_PER_S
 _EXTRA_IN_FLIGHT = 2
 _CONTENDED_FINALISTS = 6
 _SCOUT_PACE = 1.3
+_SLOWER_PACE = 1.8  # of large clusters, for which all slices are many
 _SCOUTED_SIZES = 3  # micro-batch sizes whose relaxed programme says which one to begin with
 _LIKELY_TP = 2
 
@@ -127,9 +128,11 @@ class Search:
         self.composer.settle()
         return self._end()
 
-    def _scouted(self, size: MicroBatch, builder: TableBuilder, pruning: Pruning) -> Problem:
+    def _scouted(
+        self, size: MicroBatch, builder: TableBuilder, pruning: Pruning, factor: float = _SCOUT_PACE
+    ) -> Problem:
         """The problem of slices that suit a pace not far above the ideal one."""
-        pace_s = size.reference.least_period_s() * _SCOUT_PACE
+        pace_s = size.reference.least_period_s() * factor
         return self._stated(size, self._tables(size, builder, pace_s, pruning))
 
     def open_sizes(self, found: Found) -> frozenset[int]:
@@ -417,6 +420,8 @@ class Search:
         _, idx, problem = min(promising, key=lambda found: found[:2])
         self._sizes = [self._sizes[idx], *self._sizes[:idx], *self._sizes[idx + 1 :]]
         self.composer.scout(0, problem)
+        if self.space.is_large and self.composer.best is None:
+            self.composer.scout(0, self._scouted(self._sizes[0], builder, pruning, _SLOWER_PACE))
 
     def _consider(self, idx: int, size: MicroBatch, builder: TableBuilder) -> None:
         """Asks about one micro-batch size and searches it, as far as it may hold a better plan.

@@ -67,6 +67,31 @@ class _Option(NamedTuple):
     piece: int
 
 
+class _Options(NamedTuple):
+    """The options of a slice on a portion, and what each of them needs at least by itself."""
+
+    choices: tuple[_Option, ...]
+    least_ns: int
+
+
+class _Tail(NamedTuple):
+    """A stage and all behind it: their estimate, as in :func:`tangram.simulate.formulas.lower_bound_ns`.
+
+    ``time_ns``, ``both_ns``, ``window`` and ``nic_ns`` are ``t``, ``X``, ``w`` and ``n`` of the stage.
+    """
+
+    time_ns: int
+    both_ns: int
+    window: int
+    nic_ns: int
+    trip_ns: int
+    busy_ns: int
+    end_ns: int
+    extra: int
+    link_class: int
+    piece: int
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """A plan where the walk may be.
@@ -76,12 +101,14 @@ class Place:
         pieces: Chosen for them.
         extras: Extra warm-up as far as it helps.
         time_ns: Estimated.
+        tails: What is behind each stage, from the last one, on the walk that found it.
     """
 
     stages: tuple[Stage, ...]
     pieces: tuple[int, ...]
     extras: tuple[int, ...]
     time_ns: int
+    tails: tuple[_Tail, ...] = field(default=(), repr=False, compare=False)
 
 
 class Draws:
@@ -121,7 +148,7 @@ class Walk:
     _order: IntArray = field(init=False)
     _sizes: list[list[int]] = field(init=False)
     _largest: int = field(init=False)
-    _known: dict[tuple[int, int, int, int], tuple[_Option, ...]] = field(default_factory=dict)
+    _known: dict[tuple[int, int, int, int], _Options] = field(default_factory=dict)
     _edges: list[list[tuple[int, int, int, int]]] = field(init=False)
     _expected: list[list[tuple[int, int, int, int]]] = field(init=False)
 
@@ -150,8 +177,8 @@ class Walk:
 
     def longest(self, start: int, stop: int, island: int, gpus: int) -> int:
         """Returns how many micro-batches a slice on a portion can hold; 0 where it cannot run there."""
-        options = self._options(start, stop, island, gpus)
-        return options[-1].longest if options else 0
+        choices = self._options_of(start, stop, island, gpus).choices
+        return choices[-1].longest if choices else 0
 
     def start(self, chain: Chain) -> Place | None:
         """Returns a plan as a place to begin at; None where it has pieces of several stages."""
@@ -168,53 +195,68 @@ class Walk:
         """Returns a place as a plan."""
         return chain_of(self.problem.pieces, place.pieces, place.extras, place.time_ns)
 
-    def place(self, stages: tuple[Stage, ...], below_ns: int | None = None) -> Place | None:
+    def place(
+        self, stages: tuple[Stage, ...], below_ns: int | None = None, near: Place | None = None
+    ) -> Place | None:
         """Returns the plan of these stages; None where there is none, or none that may take less than
         ``below_ns``.
+
+        Args:
+            stages: First to last.
+            below_ns: None for no limit.
+            near: A plan that may have the same last stages: what is known of these is used again.
         """
         left = list(self.problem.capacity)
         for stage in stages:
             left[stage.island] -= stage.gpus
         if min(left) < 0 or self.problem.num_stages not in (None, len(stages)):
             return None
-        m, limit = self.problem.num_micro_batches, below_ns or (1 << 62)
-        chosen: list[_Option] = []
-        extras: list[int] = []
-        window = trip = busy = end = nic_behind = 0
-        behind: list[tuple[int, int, int]] = []
-        for i in reversed(range(len(stages))):
-            stage, start = stages[i], stages[i - 1].stop if i else 0
-            options = self._options(start, stage.stop, stage.island, stage.gpus)
-            to = self._edges[chosen[-1].link_class] if chosen else None
-            expected = self._expected[chosen[-1].link_class] if chosen else None
-            fitting = _fitting(options, window, stage.extra, m, expected)
-            if fitting is None:
+        limit, tails = below_ns or (1 << 62), list[_Tail]()
+        if near is not None:
+            tails = list(near.tails[: _common_tails(stages, near.stages)])
+            first = len(stages) - len(tails) - 1
+            # One stage by itself says most of the time that a plan is too slow.
+            changed = range(first, _common_front(stages, near.stages) - 1, -1)
+            if (tails and tails[-1].end_ns >= limit) or any(
+                self._options(stages, i).least_ns >= limit for i in changed
+            ):
                 return None
-            option, extra, window = fitting
-            time, forward = option.time_ns, option.forward_ns
-            if to is None:
-                trip, busy, both = time, m * time, 0
-                end = busy + option.step_ns
-            else:
-                x, both, occupancy, nic = to[option.link_class]
-                others, wait = min(window, m) - 1, both + trip
-                fill = max(0, wait - others * forward)
-                drain = max(0, wait - others * (time - forward))
-                idle = fill + drain if m > window else max(fill, drain)
-                if window < m and self.referee is None:
-                    idle += (m - window) * (_pace(time, both, window, behind) - time)
-                trip += time + both
-                busy = max(time + both + busy, m * time + idle, trip + (m - 1) * occupancy)
-                busy = max(busy, time + both - x + m * (nic + nic_behind))
-                end = max(forward + x + end, busy + option.step_ns)
-                nic_behind = nic
-            if end >= limit:
+        for i in range(len(stages) - len(tails) - 1, -1, -1):
+            tail = self._in_front(tails, self._options(stages, i).choices, stages[i].extra)
+            if tail is None or tail.end_ns >= limit:
                 return None
-            chosen.append(option)
-            extras.append(extra)
-            behind.append((time, both, window))
-        pieces = tuple(option.piece for option in reversed(chosen))
-        return Place(stages, pieces, tuple(reversed(extras)), end)
+            tails.append(tail)
+        chosen = tails[::-1]
+        pieces, extras = tuple(tail.piece for tail in chosen), tuple(tail.extra for tail in chosen)
+        return Place(stages, pieces, extras, tails[-1].end_ns, tuple(tails))
+
+    def _in_front(self, tails: list[_Tail], options: tuple[_Option, ...], extra: int) -> _Tail | None:
+        """Puts a stage in front of others, last to first; None where none of its options has room."""
+        m = self.problem.num_micro_batches
+        if not tails:
+            option = next((option for option in options if option.longest >= 1), None)
+            if option is None:
+                return None
+            time, busy = option.time_ns, m * option.time_ns
+            link_class, piece = option.link_class, option.piece
+            return _Tail(time, 0, 1, 0, time, busy, busy + option.step_ns, 0, link_class, piece)
+        behind = tails[-1]
+        fitting = _fitting(options, behind.window, extra, m, self._expected[behind.link_class])
+        if fitting is None:
+            return None
+        option, extra, window = fitting
+        time, forward = option.time_ns, option.forward_ns
+        x, both, occupancy, nic = self._edges[behind.link_class][option.link_class]
+        others, wait = (window if window < m else m) - 1, both + behind.trip_ns
+        fill, drain = max(0, wait - others * forward), max(0, wait - others * (time - forward))
+        idle = fill + drain if m > window else max(fill, drain)
+        if window < m and self.referee is None:
+            idle += (m - window) * (_pace(time, both, window, tails) - time)
+        trip = wait + time
+        busy = max(time + both + behind.busy_ns, m * time + idle, trip + (m - 1) * occupancy)
+        busy = max(busy, time + both - x + m * (nic + behind.nic_ns))
+        end = max(forward + x + behind.end_ns, busy + option.step_ns)
+        return _Tail(time, both, window, nic, trip, busy, end, extra, option.link_class, option.piece)
 
     def go(
         self,
@@ -253,7 +295,7 @@ class Walk:
                 continue
             gone = step / steps if judgements is None else max(step / steps, number / judgements)
             limit = int(at.time_ns * (1 - log(draws.share()) * hottest * (1 - gone))) + 1
-            found = self.place(tuple(stages), limit + (limit >> doubt if doubt else 0))
+            found = self.place(tuple(stages), limit + (limit >> doubt if doubt else 0), at)
             number += found is not None
             if found is None or (found := judged(found)).time_ns >= limit:
                 continue
@@ -327,10 +369,16 @@ class Walk:
         stages[i] = Stage(stages[i].stop, island, sizes[draws.below(len(sizes))], stages[i].extra)
         return stages
 
-    def _options(self, start: int, stop: int, island: int, gpus: int) -> tuple[_Option, ...]:
+    def _options(self, stages: tuple[Stage, ...], i: int) -> _Options:
+        """The options of a stage of a plan."""
+        stop, island, gpus, _ = stages[i]
+        return self._options_of(stages[i - 1].stop if i else 0, stop, island, gpus)
+
+    def _options_of(self, start: int, stop: int, island: int, gpus: int) -> _Options:
         """The options of a slice on a portion: the quickest first, the others for ever longer windows."""
         key = (start, stop, island, gpus)
-        if key not in self._known:
+        known = self._known.get(key)
+        if known is None:
             code = self._codes(*(np.array(value) for value in key))
             lo, hi = np.searchsorted(self._code, [code, code + 1]).tolist()
             pieces, found, longest = self.problem.pieces, [], 0
@@ -340,8 +388,10 @@ class Walk:
                     time, forward = int(pieces.time_ns[piece]), int(pieces.forward_ns[piece])
                     step, link_class = int(pieces.head_step_ns[piece]), int(pieces.tail_class[piece])
                     found.append(_Option(time, forward, step, longest, link_class, piece))
-            self._known[key] = tuple(found)
-        return self._known[key]
+            m = self.problem.num_micro_batches
+            least = min((m * option.time_ns + option.step_ns for option in found), default=1 << 62)
+            known = self._known[key] = _Options(tuple(found), least)
+        return known
 
     def _codes(self, start: IntArray, stop: IntArray, island: IntArray, gpus: IntArray) -> IntArray:
         """Numbers slices on portions."""
@@ -363,29 +413,25 @@ def _fitting(
     window_behind: int,
     extra: int,
     m: int,
-    edges: list[tuple[int, int, int, int]] | None,
+    edges: list[tuple[int, int, int, int]],
 ) -> tuple[_Option, int, int] | None:
     """The quickest option that has room, the extra warm-up behind it as far as it helps, and its window."""
-    if edges is None:
-        return next(((option, 0, 1) for option in options if option.longest >= 1), None)
     while extra >= 0:
         window = window_behind + 1 + extra
         need = window if window < m else m
         for option in options:
             if option.longest >= need:
-                both, time, occupancy = (
-                    edges[option.link_class][1],
-                    option.time_ns,
-                    edges[option.link_class][2],
-                )
-                if not extra or time + both > max(time, occupancy) * extra:
+                if not extra:
+                    return option, extra, window
+                _, both, occupancy, _ = edges[option.link_class]
+                if option.time_ns + both > max(option.time_ns, occupancy) * extra:
                     return option, extra, window
                 break
         extra -= 1
     return None
 
 
-def _pace(time_ns: int, both_ns: int, window: int, behind: list[tuple[int, int, int]]) -> int:
+def _pace(time_ns: int, both_ns: int, window: int, tails: list[_Tail]) -> int:
     """The least time between two micro-batches of a stage in the steady state.
 
     A micro-batch goes from stage ``i`` to stage ``j`` behind it, where a backward has to wait for its
@@ -394,19 +440,40 @@ def _pace(time_ns: int, both_ns: int, window: int, behind: list[tuple[int, int, 
 
     Args:
         time_ns, both_ns, window: ``t``, ``X`` and ``w`` of the stage.
-        behind: The same of the stages behind it, last to first.
+        tails: The stages behind it, last to first.
     """
     pace = whole = time_ns
     link = both_ns
-    for time, both, other in reversed(behind):
-        count = 1 + window - other
+    for tail in reversed(tails):
+        count = 1 + window - tail.window
         if count > _LONGEST_CYCLE:
             break
-        whole += link + time
-        link = both
+        whole += link + tail.time_ns
+        link = tail.both_ns
         if whole > count * pace:
             pace = -(-whole // count)
     return pace
+
+
+def _common_front(stages: tuple[Stage, ...], others: tuple[Stage, ...]) -> int:
+    """How many stages from the first are the same."""
+    number = 0
+    for stage, other in zip(stages, others, strict=False):
+        if stage != other:
+            break
+        number += 1
+    return number
+
+
+def _common_tails(stages: tuple[Stage, ...], others: tuple[Stage, ...]) -> int:
+    """How many stages from the last are the same and begin at the same atom."""
+    number, most = 0, min(len(stages), len(others))
+    while number < most and stages[-1 - number] == others[-1 - number]:
+        number += 1
+    ahead, other = len(stages) - number, len(others) - number
+    start = stages[ahead - 1].stop if ahead else 0
+    same = start == (others[other - 1].stop if other else 0)
+    return number if same or not number else number - 1
 
 
 def _as_estimated(place: Place) -> Place:
