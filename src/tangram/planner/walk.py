@@ -31,7 +31,7 @@ import numpy as np
 
 from tangram.cost.types import IntArray
 from tangram.planner.frontier import chain_of
-from tangram.planner.problem import Chain, Edges, Problem
+from tangram.planner.problem import Chain, Edges, Pieces, Problem
 from tangram.simulate.fast import iteration_ns
 from tangram.simulate.pipeline import SimEdge, SimPipeline, SimStage
 
@@ -180,9 +180,14 @@ class Walk:
         choices = self._options_of(start, stop, island, gpus).choices
         return choices[-1].longest if choices else 0
 
-    def start(self, chain: Chain) -> Place | None:
-        """Returns a plan as a place to begin at; None where it has pieces of several stages."""
-        pieces = self.problem.pieces
+    def start(self, chain: Chain, pieces: Pieces | None = None) -> Place | None:
+        """Returns a plan as a place to begin at; None where it has pieces of several stages.
+
+        Args:
+            chain: The plan.
+            pieces: That it consists of; None for those of the problem. The problem must have the like.
+        """
+        pieces = self.problem.pieces if pieces is None else pieces
         if any(pieces.num_stages[piece] > 1 for piece in chain.pieces):
             return None
         stages = tuple(
