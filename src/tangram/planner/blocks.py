@@ -145,8 +145,7 @@ class BlockPlanner:
         pieces, num = self.problem.pieces, self.problem.num_atoms
         start, stop = pieces.start[self._kept[at]], pieces.stop[self._kept[at]]
         front = np.full((self._windows + 1, num + 2), num + 1, dtype=np.int64)
-        order = np.lexsort((-start, stop, self._longest[at]))  # of equal places the last one counts
-        front[self._longest[at][order], stop[order]] = start[order]
+        np.minimum.at(front, (self._longest[at], stop), start)
         found: IntArray = np.minimum.accumulate(front[::-1], axis=0)[::-1]
         return found
 
@@ -263,11 +262,11 @@ class BlockPlanner:
     ) -> int:
         """The piece with the least time of those that a reach stands for, then the shortest step end."""
         pieces = self.problem.pieces
-        able = usable & (self._longest >= window)
-        kept = self._kept
-        able &= (pieces.start[kept] == start) & (pieces.stop[kept] == stop) & (pieces.island[kept] == island)
-        able &= (pieces.gpus[kept] == reach.units * self._unit[island]) & (pieces.span[kept] == reach.span)
-        idx = kept[able]
+        own = self._by_island[island]
+        own = own[pieces.start[self._kept[own]] == start]
+        own = own[usable[own] & (self._longest[own] >= window) & (pieces.stop[self._kept[own]] == stop)]
+        idx = self._kept[own]
+        idx = idx[(pieces.gpus[idx] == reach.units * self._unit[island]) & (pieces.span[idx] == reach.span)]
         order: IntArray = np.lexsort((idx, pieces.head_step_ns[idx], pieces.time_ns[idx]))
         return int(idx[order[0]])
 

@@ -12,6 +12,7 @@ jobs.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -102,10 +103,13 @@ class Jobs:
         for row, new_use, at in zip(rows, is_new, distinct.tolist(), strict=True):
             if new_use:
                 front = []
-            if any(all(a <= b for a, b in zip(known, row, strict=True)) for known in front):
-                continue
-            front.append(row)
-            kept.append(at)
+            _, busy, forward, backward, step, window = row  # none of the front has a longer trip
+            for _, a, b, c, d, e in front:
+                if a <= busy and b <= forward and c <= backward and d <= step and e <= window:
+                    break
+            else:
+                front.append(row)
+                kept.append(at)
         return self.take(order[np.array(kept, dtype=np.int64)])
 
 
@@ -161,10 +165,10 @@ def _most_behind(trip_ns: FloatArray, due_ns: FloatArray, low_ns: float, most: i
     one in front of them ends at least that much before the end, and only jobs that may end so late can.
     """
     order = np.argsort(due_ns, kind="stable")
-    due = due_ns[order]
-    longest = np.append(np.maximum.accumulate(trip_ns[order][::-1])[::-1], 0.0)
-    taken = np.zeros(most + 1)
-    for number in range(1, most + 1):
-        at = int(np.searchsorted(due, low_ns - taken[number - 1]))
-        taken[number] = taken[number - 1] + longest[at]
-    return taken
+    due: list[float] = due_ns[order].tolist()
+    longest = np.append(np.maximum.accumulate(trip_ns[order][::-1])[::-1], 0.0).tolist()
+    taken = [0.0]
+    while len(taken) <= most and taken[-1] < low_ns:
+        taken.append(taken[-1] + longest[bisect_left(due, low_ns - taken[-1])])
+    # More than the whole trip need not be told apart.
+    return np.array(taken + [taken[-1]] * (most + 1 - len(taken)))
