@@ -21,8 +21,8 @@ from tangram.planner.covering import Cover, Covering, Interval, Mixture
 from tangram.planner.jobs import Jobs, Timed, kinds_ahead
 from tangram.planner.problem import Problem
 
-NARROWEST = 0.0005
-"""Of the time to prove; a case is not split further."""
+NARROWEST, FINEST = 0.0005, 0.0001
+"""Of the time to prove; a case is not split further, where proofs should be quick or should see most."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,12 +56,13 @@ class Casework:
         """Prepares for times up to ``longest_ns``."""
         return Casework(problem, Jobs.of(problem, longest_ns), tuple(kinds_ahead(problem)[-1].tolist()))
 
-    def proves(self, below_ns: int, most_cases: int) -> bool:
+    def proves(self, below_ns: int, most_cases: int, narrowest: float = NARROWEST) -> bool:
         """Returns whether it is shown, with so many cases, that no plan takes less than a time.
 
         Args:
             below_ns: The time; at most the longest that was prepared for.
             most_cases: To look into.
+            narrowest: Share of the time; a case is not split further.
         """
         self.left = []
         jobs = self.jobs.take(np.flatnonzero(self.jobs.busy_ns + self.jobs.step_ns < below_ns))
@@ -74,7 +75,7 @@ class Casework:
             low, high, cover = cases.pop()
             if cover.is_short:
                 continue
-            if high - low < NARROWEST * below_ns or self.num_cases >= end:
+            if high - low < narrowest * below_ns or self.num_cases >= end:
                 return False
             middle = (low + high) / 2
             halves = [

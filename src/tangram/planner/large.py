@@ -26,7 +26,7 @@ from itertools import cycle
 from tangram.cost.types import BoolArray
 from tangram.planner.blocks import BlockPlanner
 from tangram.planner.candidates import Candidate
-from tangram.planner.cases import Casework
+from tangram.planner.cases import FINEST, NARROWEST, Casework
 from tangram.planner.compose import Composer
 from tangram.planner.contenders import Contender, Round, distinct, promising
 from tangram.planner.dual import dual_bound_ns
@@ -40,8 +40,10 @@ _STEP_ENDS = 3  # limits on step ends that are tried per pace
 _PLANNED = 1  # micro-batch sizes, those with the lowest bounds
 _PROMISE_STEPS, _RELAXED_STEPS = 4, 12  # of the relaxed bound
 _GOOD_GAP_SHIFT = 4  # no relaxed bound where what is left is less than 1/16
-_ROUNDS = (Round(9, 6_000, 24_000_000), Round(3, 30_000, 8_000_000))
-_ROUGHLY, _CLOSELY = 0.001, 0.0002  # least distance of times to show: to know where to look, and in the end
+_ROUNDS = (Round(9, 6_000, 48_000_000), Round(3, 30_000, 0))
+"""A second walk that is simulated finds nothing more; many first ones do."""
+_ROUGH_SHIFT = 5  # to know where to look, times need not be told apart by less than 1/32 of the gap
+_CLOSE_FRAC = 0.0002  # least distance of times to show in the end
 _MOST_CASES = 800  # for each time to show
 _WIDEST_SHIFT = 3  # the next time to show is no more than 1/8 below one that could not be shown
 _WALKED = 3  # plans of a walk that are simulated
@@ -99,12 +101,13 @@ class LargeComposer(Composer):
 
     def settle(self) -> None:
         """Plans the sizes with the lowest bounds, raises these, and improves the best plans."""
-        self._raise(_ROUGHLY)
+        self._raise()
         for idx in self._by_bound()[:_PLANNED]:
             if idx not in self._planned:
                 self._plan(idx, self._cases[idx].problem)
+                self._raise()
         self._walk()
-        self._raise(_CLOSELY)
+        self._raise(closely=True)
         self._relax()
 
     def list_rest(self) -> None:
@@ -130,22 +133,26 @@ class LargeComposer(Composer):
                 return
             self._with_step_ends(problem_idx, problem, planner, pace, order)
 
-    def _raise(self, least_frac: float) -> None:
+    def _raise(self, *, closely: bool = False) -> None:
         """Raises the least of all bounds as far as it can be shown, at most to the time of the best plan.
 
         What counts is the least: so it is always the size with the least bound whose distance to the least
         time that could not be shown is halved.
         """
+        narrowest = FINEST if closely else NARROWEST
+        if closely:  # by about so much more may be shown in narrower cases
+            self._not_shown_ns = {idx: t + int(NARROWEST * t) for idx, t in self._not_shown_ns.items()}
         while open_sizes := self._by_bound():
             idx = open_sizes[0]
             low, failed = self.lower_bounds_ns[idx], min(self.cutoff_ns, self._not_shown_ns[idx])
-            if failed - low <= least_frac * failed:
+            enough = _CLOSE_FRAC * failed if closely else (self.cutoff_ns - low) >> _ROUGH_SHIFT
+            if failed - low <= enough:
                 return
             if failed < self._not_shown_ns[idx]:
                 target = failed  # the time of a plan that was found since
             else:
                 target = max((low + failed) // 2, failed - (failed >> _WIDEST_SHIFT))
-            if self._cases[idx].proves(target, _MOST_CASES):
+            if self._cases[idx].proves(target, _MOST_CASES, narrowest):
                 self.close(idx, target, proven=target >= self.cutoff_ns)
             else:
                 self._not_shown_ns[idx] = target

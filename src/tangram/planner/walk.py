@@ -149,6 +149,7 @@ class Walk:
     _sizes: list[list[int]] = field(init=False)
     _largest: int = field(init=False)
     _known: dict[tuple[int, int, int, int], _Options] = field(default_factory=dict)
+    _simulated: dict[tuple[tuple[int, ...], tuple[int, ...]], int] = field(default_factory=dict)
     _edges: list[list[tuple[int, int, int, int]]] = field(init=False)
     _expected: list[list[tuple[int, int, int, int]]] = field(init=False)
 
@@ -321,7 +322,13 @@ class Walk:
         return replace(place, time_ns=self.simulated_ns(place))
 
     def simulated_ns(self, place: Place) -> int:
-        """Returns the simulated time of a plan."""
+        """Returns the simulated time of a plan; walks meet many plans again, so it is kept."""
+        key = place.pieces, place.extras
+        if key not in self._simulated:
+            self._simulated[key] = self._simulate(place)
+        return max(place.time_ns, self._simulated[key])
+
+    def _simulate(self, place: Place) -> int:
         m, pieces = self.problem.num_micro_batches, self.problem.pieces
         stages, edges = [], []
         for i, (piece, window) in enumerate(zip(place.pieces, self.chain(place).windows, strict=True)):
@@ -331,7 +338,7 @@ class Walk:
                 behind = int(pieces.head_class[place.pieces[i + 1]])
                 x, _, occupancy, _ = self._edges[behind][int(pieces.tail_class[piece])]
                 edges.append(SimEdge(x - occupancy, occupancy, occupancy))
-        return max(place.time_ns, iteration_ns(SimPipeline(tuple(stages), tuple(edges), m)))
+        return iteration_ns(SimPipeline(tuple(stages), tuple(edges), m))
 
     def _moved(self, stages: list[Stage], draws: Draws) -> list[Stage] | None:
         """Changes a plan a little; what comes out need not be one."""
