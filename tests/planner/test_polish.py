@@ -78,8 +78,8 @@ def test_stages_that_move_hold_what_they_must_where_they_go() -> None:
                 assert Step(pieces, (0,) * len(pieces)) in plans
                 for p in pieces:
                     span, portion = (int(table.start[p]), int(table.stop[p])), around._portion(p)
-                    same = [other for other in around._by_slice(span) if around._portion(other) == portion]
-                    slower += same[0] != p
+                    same = [other for other in around._by_slice(span) if other.portion == portion]
+                    slower += same[0].piece != p
     assert moved
     assert slower
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from tangram.cost.types import IntArray
 from tangram.planner.frontier import chain_of
-from tangram.planner.problem import Chain, Problem, StageTimes
+from tangram.planner.problem import FAR_NS, Chain, Problem, StageTimes
 from tangram.simulate.formulas import lower_bound_ns
 
 _MOST_NEIGHBOURS = 3_000
@@ -44,10 +44,14 @@ class Step:
 class _Piece(NamedTuple):
     """What is asked of a piece again and again; taking it from the table each time costs far more."""
 
+    piece: int
     portion: tuple[int, int, int]  # island, GPUs, link class of its first stage
+    island: int
+    gpus: int
     num_stages: int
     span: int
     max_in_flight: int
+    occupied_ns: int
 
 
 @dataclass
@@ -64,16 +68,14 @@ class Neighbourhood:
     _stages: dict[int, tuple[StageTimes, ...]] = field(default_factory=dict)
     _edges: dict[tuple[int, int], tuple[int, int, int, int]] = field(default_factory=dict)
     _extras: dict[tuple[int, int], int] = field(default_factory=dict)
-    _best: dict[tuple[int, int, int], list[int]] = field(default_factory=dict)
-    _members: dict[tuple[int, int], list[int]] = field(default_factory=dict)
+    _best: dict[tuple[int, int, int], list[_Piece]] = field(default_factory=dict)
+    _members: dict[tuple[int, int], list[_Piece]] = field(default_factory=dict)
     _pieces: dict[int, _Piece] = field(default_factory=dict)
 
     def _piece(self, piece: int) -> _Piece:
         if piece not in self._pieces:
             table = self.problem.pieces
-            portion = int(table.island[piece]), int(table.gpus[piece]), int(table.head_class[piece])
-            columns = (table.num_stages, table.span, table.max_in_flight)
-            self._pieces[piece] = _Piece(portion, *(int(column[piece]) for column in columns))
+            self._by_slice((int(table.start[piece]), int(table.stop[piece])))
         return self._pieces[piece]
 
     @cached_property
@@ -87,41 +89,58 @@ class Neighbourhood:
     def _number(self, start: IntArray | int, stop: IntArray | int) -> IntArray:
         return np.asarray(start * (self.problem.num_atoms + 1) + stop)
 
-    def _by_slice(self, span: tuple[int, int]) -> list[int]:
+    def _by_slice(self, span: tuple[int, int]) -> list[_Piece]:
         """Pieces of a slice, fastest first. Of a long model, most slices are never asked for."""
         if span not in self._members:
             order, slices = self._sorted
             number = self._number(*span)
             first, last = (int(np.searchsorted(slices, number, side)) for side in ("left", "right"))
-            self._members[span] = order[first:last].tolist()
+            self._members[span] = self._read(order[first:last])
         return self._members[span]
 
-    def _best_of(self, start: int, stop: int, window: int) -> list[int]:
+    def _read(self, idx: IntArray) -> list[_Piece]:
+        """Takes pieces from the table, all at once."""
+        table = self.problem.pieces
+        island, gpus, head_class = (c[idx].tolist() for c in (table.island, table.gpus, table.head_class))
+        portions = zip(island, gpus, head_class, strict=True)
+        columns = (table.num_stages, table.span, table.max_in_flight, table.occupied_ns)
+        others = (column[idx].tolist() for column in columns)
+        found = [_Piece(*row) for row in zip(idx.tolist(), portions, island, gpus, *others, strict=True)]
+        self._pieces.update((row.piece, row) for row in found)
+        return found
+
+    def _best_of(self, start: int, stop: int, window: int) -> list[_Piece]:
         """Returns the fastest few pieces of a slice on each portion that hold so many micro-batches."""
         key = start, stop, min(window, self.problem.num_micro_batches)
         if key not in self._best:
             taken, kept = Counter[tuple[int, int, int]](), []
-            for piece in self._by_slice((start, stop)):
-                if self._piece(piece).max_in_flight >= key[2]:
-                    portion = self._portion(piece)
-                    taken[portion] += 1
-                    if taken[portion] <= _ALTERNATIVES:
-                        kept.append(piece)
+            for row in self._by_slice((start, stop)):
+                if row.max_in_flight >= key[2]:
+                    taken[row.portion] += 1
+                    if taken[row.portion] <= _ALTERNATIVES:
+                        kept.append(row)
             self._best[key] = kept
         return self._best[key]
 
-    def around(self, step: Step) -> Iterator[Step]:
-        """Lists the neighbours of a plan that are plans themselves; some may come twice."""
+    def around(self, step: Step, below_ns: int = FAR_NS) -> Iterator[Step]:
+        """Lists the neighbours of a plan that are plans themselves; some may come twice.
+
+        Left out are those of which some piece other than the plan's own takes ``below_ns`` by itself.
+        """
         yield from self._other_windows(step)
-        for pieces, extras in self._other_pieces(step):
-            if self._fits(pieces):
+        for pieces, extras in self._other_pieces(step, below_ns):
+            if self._has_stages(pieces):
                 yield from self._with_windows(pieces, extras)
-        for pieces in self._other_orders(step):
+        for pieces in self._other_orders(step, below_ns):
             yield from self._with_windows(pieces, step.extras)
 
     def chain(self, step: Step) -> Chain:
         """The plan as the search would return it."""
         return chain_of(self.problem.pieces, step.pieces, step.extras, 0)
+
+    def occupied_ns(self, step: Step) -> int:
+        """A time that no plan with one of these pieces beats: all micro-batches of the slowest."""
+        return max(self._piece(piece).occupied_ns for piece in step.pieces)
 
     def _stages_of(self, piece: int) -> tuple[StageTimes, ...]:
         if piece not in self._stages:
@@ -167,15 +186,17 @@ class Neighbourhood:
         m = self.problem.num_micro_batches
         return lower_bound_ns(f, b, u, x[:-1], big_x[:-1], windows[::-1], m, o[:-1], n[:-1])
 
-    def _fits(self, pieces: tuple[int, ...]) -> bool:
-        left = list(self.problem.capacity)
-        for piece in pieces:
-            island, gpus, _ = self._portion(piece)
-            left[island] -= gpus
-        if min(left) < 0:
-            return False
+    def _has_stages(self, pieces: tuple[int, ...]) -> bool:
+        """Whether a plan has as many stages as are asked for."""
         num_stages = self.problem.num_stages
         return num_stages is None or num_stages == sum(self._piece(piece).num_stages for piece in pieces)
+
+    def _free(self, pieces: Sequence[int]) -> list[int]:
+        """What some pieces leave of each island."""
+        left = list(self.problem.capacity)
+        for row in map(self._piece, pieces):
+            left[row.island] -= row.gpus
+        return left
 
     def _legal(self, step: Step) -> bool:
         """Whether the windows are in the space and in memory."""
@@ -246,24 +267,30 @@ class Neighbourhood:
                 yield step
                 plain = step
 
-    def _other_pieces(self, step: Step) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-        """Other pieces for one stage or two neighbours, and the extra warm-up of the others as it was."""
+    def _other_pieces(
+        self, step: Step, below_ns: int
+    ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Other pieces for one stage or two neighbours, on the GPUs that the others leave, and the extra
+        warm-up of the others as it was.
+        """
         pieces, extras, spans = step.pieces, step.extras, self._spans(step)
         for place, span in enumerate(spans):
             before, after = pieces[:place], pieces[place + 1 :]
-            for other in self._by_slice(span):
+            free = self._free(before + after)
+            for other in self._single(span, free, below_ns):
                 yield (*before, other, *after), extras
-            for first, second in self._pairs(*span, self._window(after)):
-                yield (*before, first, second, *after), (*extras[:place], 0, *extras[place:])
+            for pair in self._pairs(*span, self._window(after), free, below_ns):
+                yield (*before, *pair, *after), (*extras[:place], 0, *extras[place:])
         for place in range(len(pieces) - 1):
             before, after = pieces[:place], pieces[place + 2 :]
+            free = self._free(before + after)
             start, stop = spans[place][0], spans[place + 1][1]
-            for merged in self._by_slice((start, stop)):
+            for merged in self._single((start, stop), free, below_ns):
                 yield (*before, merged, *after), (*extras[:place], *extras[place + 1 :])
-            for first, second in self._pairs(start, stop, self._window(after)):
-                yield (*before, first, second, *after), extras
+            for pair in self._pairs(start, stop, self._window(after), free, below_ns):
+                yield (*before, *pair, *after), extras
 
-    def _other_orders(self, step: Step) -> Iterator[tuple[int, ...]]:
+    def _other_orders(self, step: Step, below_ns: int = FAR_NS) -> Iterator[tuple[int, ...]]:
         """Two stages that trade portions, and one stage that moves to another place with all it has."""
         portions, spans = [self._portion(piece) for piece in step.pieces], self._spans(step)
         count = len(portions)
@@ -272,7 +299,7 @@ class Neighbourhood:
                 if portions[i] != portions[j]:
                     traded = list(portions)
                     traded[i], traded[j] = portions[j], portions[i]
-                    yield from self._fastest(spans, traded)
+                    yield from self._fastest(spans, traded, below_ns)
         for i in range(count):
             for j in range(count):
                 if abs(i - j) < 2:
@@ -281,20 +308,22 @@ class Neighbourhood:
                 order.insert(j, i)
                 lengths = [spans[k][1] - spans[k][0] for k in order]
                 cuts = [0, *accumulate(lengths)]
-                yield from self._fastest(list(pairwise(cuts)), [portions[k] for k in order])
+                yield from self._fastest(list(pairwise(cuts)), [portions[k] for k in order], below_ns)
 
     def _fastest(
-        self, spans: Sequence[tuple[int, int]], portions: Sequence[tuple[int, int, int]]
+        self, spans: Sequence[tuple[int, int]], portions: Sequence[tuple[int, int, int]], below_ns: int
     ) -> Iterator[tuple[int, ...]]:
         """The fastest pieces for these slices on these portions that hold what they must at their places, if
         there are any.
         """
         pieces: tuple[int, ...] = ()
+        window = 1
         for span, portion in reversed(list(zip(spans, portions, strict=True))):
-            able = [p for p in self._best_of(*span, self._window(pieces)) if self._portion(p) == portion]
-            if not able:
+            able = next((row for row in self._best_of(*span, window) if row.portion == portion), None)
+            if able is None or able.occupied_ns >= below_ns:
                 return
-            pieces = (able[0], *pieces)
+            pieces = (able.piece, *pieces)
+            window += able.num_stages
         yield pieces
 
     def _window(self, behind: Sequence[int]) -> int:
@@ -308,12 +337,24 @@ class Neighbourhood:
     def _portion(self, piece: int) -> tuple[int, int, int]:
         return self._piece(piece).portion
 
-    def _pairs(self, start: int, stop: int, window: int) -> Iterator[tuple[int, int]]:
-        """Lists two pieces for a slice; the second one holds at least so many micro-batches."""
+    def _single(self, span: tuple[int, int], free: Sequence[int], below_ns: int) -> Iterator[int]:
+        """Lists the pieces of a slice that fit what is free."""
+        for row in self._by_slice(span):
+            if row.gpus <= free[row.island] and row.occupied_ns < below_ns:
+                yield row.piece
+
+    def _pairs(
+        self, start: int, stop: int, window: int, free: Sequence[int], below_ns: int
+    ) -> Iterator[tuple[int, int]]:
+        """Lists two pieces for a slice on what is free; the second one holds at least so many micro-batches."""
         for cut in range(start + 1, stop):
             for second in self._best_of(cut, stop, window):
-                for first in self._best_of(start, cut, window + self._piece(second).num_stages):
-                    yield first, second
+                if second.gpus > free[second.island] or second.occupied_ns >= below_ns:
+                    continue
+                for first in self._best_of(start, cut, window + second.num_stages):
+                    gpus = first.gpus + (second.gpus if first.island == second.island else 0)
+                    if gpus <= free[first.island] and first.occupied_ns < below_ns:
+                        yield first.piece, second.piece
 
 
 def polish(
@@ -365,14 +406,13 @@ def _promising(
     """Returns how many neighbours were looked at, and those not seen yet whose bound is below a time, the
     lowest first.
     """
-    table = around.problem.pieces
     found: dict[Step, int] = {}
     looked_at = 0
-    for other in around.around(step):
+    for other in around.around(step, below_ns):
         looked_at += 1
         if other in seen or other in found:
             continue
-        if max(int(table.occupied_ns[p]) for p in other.pieces) >= below_ns:
+        if around.occupied_ns(other) >= below_ns:
             continue
         bound_ns = around.bound_ns(other)
         if bound_ns < below_ns:
