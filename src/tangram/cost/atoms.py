@@ -21,7 +21,7 @@ from tangram.cost.factors import applies, factored_times
 from tangram.cost.parts import fill_part, vocab_matrix_params
 from tangram.cost.rates import Rates
 from tangram.cost.setting import Setting
-from tangram.cost.types import AtomCosts, FloatArray, StageConfig, StageConfigs
+from tangram.cost.types import AtomCosts, FloatArray, IntArray, StageConfig, StageConfigs
 from tangram.job import Job
 from tangram.model.atoms import Atom, Part
 from tangram.model.spec import LayerSpec, ModelSpec
@@ -60,7 +60,7 @@ def atom_costs(
     atoms: Sequence[Atom],
     portion: Portion,
     configs: StageConfigs,
-    micro_batch: int,
+    micro_batch: int | IntArray,
     job: Job,
 ) -> AtomCosts:
     """Returns the costs of atoms on a portion.
@@ -70,7 +70,7 @@ def atom_costs(
         atoms: Atoms of it, in any selection and order.
         portion: The GPUs of one stage.
         configs: Legal configurations of that portion (see :func:`tangram.cost.configs.legal_configs`).
-        micro_batch: Global micro-batch, in samples.
+        micro_batch: Global micro-batch, in samples; or one per configuration.
         job: The job.
 
     Returns:
@@ -103,13 +103,26 @@ class TiedShare(NamedTuple):
     held: states.StateBytes
     step: states.StepTime
 
+    def take(self, columns: slice | IntArray) -> TiedShare:
+        """Returns the shares under some configurations."""
+        return TiedShare(
+            states.StateBytes(*(values[columns] for values in self.held)),
+            states.StepTime(*(values[columns] for values in self.step)),
+        )
+
+    @staticmethod
+    def none(num_configs: int) -> TiedShare:
+        """Returns the shares of a stage that does not hold both ends, or whose model is not tied."""
+        nothing = np.zeros(num_configs)
+        return TiedShare(states.StateBytes(*[nothing] * 3), states.StepTime(*[nothing] * 4))
+
 
 def itemised_costs(
     model: ModelSpec,
     atoms: Sequence[Atom],
     portion: Portion,
     configs: StageConfigs,
-    micro_batch: int,
+    micro_batch: int | IntArray,
     job: Job,
 ) -> tuple[AtomCosts, TiedShare]:
     """Returns :func:`atom_costs`, and the tied share item by item; arguments as there."""
@@ -278,8 +291,6 @@ def tied_share(setting: Setting, rates: Rates, matrix: FloatArray, embedding_tim
 
 
 def _tied(setting: Setting, rates: Rates, layout: Layout, times: FloatArray) -> TiedShare:
-    matrix = vocab_matrix_params(setting)
     if not setting.model.shares_embedding or layout.embedding is None or layout.head is None:
-        nothing = np.zeros_like(matrix)
-        return TiedShare(states.StateBytes(nothing, nothing, nothing), states.StepTime(*[nothing] * 4))
-    return tied_share(setting, rates, matrix, times[:, layout.embedding])
+        return TiedShare.none(len(setting.configs))
+    return tied_share(setting, rates, vocab_matrix_params(setting), times[:, layout.embedding])

@@ -1,4 +1,4 @@
-"""What configurations mean on one portion, for one micro-batch: the arrays that every formula starts from."""
+"""What configurations mean on one portion, and their micro-batches: the arrays of every formula."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tangram.cluster.spec import GpuSpec, Portion
 from tangram.cost.constants import matmul_flop_per_s
 from tangram.cost.links import EP, EXPERT_DATA, Groups
 from tangram.cost.memory_options import PLAIN, MemoryOptions
-from tangram.cost.types import BoolArray, FloatArray, Number, StageConfigs
+from tangram.cost.types import BoolArray, FloatArray, IntArray, Number, StageConfigs
 from tangram.job import Job, Precision
 from tangram.model.spec import ModelSpec
 from tangram.model.vocabulary import PADDING_MULTIPLE
@@ -86,7 +86,7 @@ class StackOptions:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One portion, one micro-batch, many configurations; arrays of shape ``(num_configs,)``.
+    """One portion, many configurations, each with its micro-batch; arrays of shape ``(num_configs,)``.
 
     No constant of the cost model is in it: a setting says what is done where,
         :class:`tangram.cost.rates.Rates` how
@@ -145,7 +145,7 @@ class Setting:
         model: ModelSpec,
         portion: Portion,
         configs: StageConfigs,
-        micro_batch: int,
+        micro_batch: int | IntArray,
         job: Job,
         *,
         flash: bool | None = None,
@@ -158,7 +158,7 @@ class Setting:
             model: The model.
             portion: The GPUs; every configuration has ``portion.num_gpus`` of them.
             configs: Legal configurations (see :mod:`tangram.cost.configs`).
-            micro_batch: Global micro-batch, in samples; every dp divides it.
+            micro_batch: Global micro-batch, in samples, or one per configuration; its dp divides it.
             job: The job.
             flash: Whether attention runs a fused kernel; by default what Tangram's runtime does on this GPU.
             sequence_parallel: Whether activations between tensor-parallel products are split over tp.

@@ -161,6 +161,18 @@ class AtomCosts:
         """Weights, gradients and optimizer states together."""
         return self.weight_bytes + self.gradient_bytes + self.optimizer_bytes
 
+    def take(self, rows: slice | IntArray, columns: slice | IntArray) -> AtomCosts:
+        """Returns the costs of some atoms under some configurations."""
+        once = ("reserve_bytes", "tied_bytes", "tied_step_s")
+        found = {name: getattr(self, name)[columns] for name in once}
+        for name in AtomCosts.__dataclass_fields__:
+            if name not in ("components", *once):
+                found[name] = getattr(self, name)[rows][:, columns]
+        return AtomCosts(
+            **found,
+            components={name: values[rows][:, columns] for name, values in self.components.items()},
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class StageCost:

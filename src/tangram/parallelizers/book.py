@@ -14,12 +14,12 @@ from typing import Any, cast
 
 from tangram.cluster.spec import Island, Portion
 from tangram.cost.atoms import TiedShare, itemised_costs
-from tangram.cost.configs import legal_configs
 from tangram.cost.stage import stage_cost
 from tangram.cost.types import AtomCosts, StageConfig, StageConfigs, StageCost
 from tangram.job import Job
 from tangram.model.atoms import Atom, atom_kinds
 from tangram.model.spec import ModelSpec
+from tangram.parallelizers.prices import Same, price_list
 from tangram.parallelizers.protocols import SliceRequest, StageChoice, TableRequest
 
 _BOOKS = 2  # Planners take one island after the other.
@@ -28,7 +28,7 @@ _MOST_STAGES = 20_000  # Some 40 MiB; then the book starts anew.
 Request = SliceRequest | TableRequest
 
 _StageKey = tuple[tuple[int, ...], tuple[bool, ...], int, int, StageConfig, tuple[StageConfig, ...]]
-_PriceKey = tuple[tuple[str, ...], int, int]
+_PriceKey = tuple[tuple[str, ...], int, int, StageConfig]
 
 
 @dataclass(slots=True, eq=False)
@@ -51,10 +51,7 @@ class StageBook:
     first_layers: tuple[int | None, ...] = field(init=False)
     _stages: dict[_StageKey, StageCost] = field(default_factory=dict)
     _faults: dict[tuple[_StageKey, int, int], tuple[str, ...]] = field(default_factory=dict)
-    _tables: dict[_PriceKey, tuple[dict[StageConfig, int], AtomCosts, TiedShare]] = field(
-        default_factory=dict
-    )
-    _prices: dict[tuple[_PriceKey, StageConfig], tuple[AtomCosts, TiedShare]] = field(default_factory=dict)
+    _prices: dict[_PriceKey, tuple[AtomCosts, TiedShare]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.classes = atom_kinds(self.atoms)
@@ -125,58 +122,22 @@ class StageBook:
     ) -> tuple[AtomCosts, TiedShare]:
         """One configuration's part of a table of all: making the table takes little longer than one row."""
         config = configs.row(0)
-        key = tuple(a.fingerprint for a in distinct), portion.num_nodes, portion.gpus_per_node
-        if (key, config) not in self._prices:
-            if key not in self._tables:
-                legal = legal_configs(model, portion, micro_batch, job)
-                rows = {c: row for row, c in enumerate(legal)}
-                table = itemised_costs(model, distinct, portion, StageConfigs.of(legal), micro_batch, job)
-                self._tables[key] = rows, *table
-            rows, costs, tied = self._tables[key]
-            if config in rows:
-                self._prices[key, config] = _column(costs, tied, rows[config])
-            else:  # Other planners may know others.
-                one = itemised_costs(model, distinct, portion, configs, micro_batch, job)
-                self._prices[key, config] = one
-        return self._prices[key, config]
-
-
-def _column(costs: AtomCosts, tied: TiedShare, idx: int) -> tuple[AtomCosts, TiedShare]:
-    """Returns the costs under one configuration of a table."""
-    here = slice(idx, idx + 1)
-    values = {name: getattr(costs, name) for name in AtomCosts.__dataclass_fields__ if name != "components"}
-    one = AtomCosts(
-        **{name: array[..., here] for name, array in values.items()},
-        components={name: array[:, here] for name, array in costs.components.items()},
-    )
-    held = type(tied.held)(*(array[here] for array in tied.held))
-    return one, TiedShare(held, type(tied.step)(*(array[here] for array in tied.step)))
-
-
-class _Same:
-    """Compares by identity: a model's own hash visits every layer."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: object) -> None:
-        self.value = value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.value is self.value
+        key = tuple(a.fingerprint for a in distinct), portion.num_nodes, portion.gpus_per_node, config
+        if key not in self._prices:
+            prices = price_list(model, self.atoms, portion, job)
+            self._prices[key] = prices.costs(distinct, [config], micro_batch)
+        return self._prices[key]
 
 
 def stage_book(request: Request) -> StageBook:
     """Returns the book for the question of a request: its model, atoms, island, micro-batch and job."""
-    same = _Same(request.model), _Same(request.atoms), _Same(request.portion.island), _Same(request.job)
+    same = Same(request.model), Same(request.atoms), Same(request.portion.island), Same(request.job)
     return _book(*same, request.micro_batch, request.num_micro_batches)
 
 
 @lru_cache(maxsize=_BOOKS)
 def _book(
-    model: _Same, atoms: _Same, island: _Same, job: _Same, micro_batch: int, num_micro_batches: int
+    model: Same, atoms: Same, island: Same, job: Same, micro_batch: int, num_micro_batches: int
 ) -> StageBook:
     """The keys hold the objects, so that their identities stay theirs."""
     return StageBook(

@@ -13,12 +13,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tangram.cost.configs import legal_configs
 from tangram.cost.stage import recompute_order
 from tangram.cost.types import BoolArray, IntArray, StageConfig
 from tangram.job import Job, Recompute
 from tangram.parallelizers.contents import Contents, slice_contents
 from tangram.parallelizers.pareto import FAR_NS, Rows, pareto_options
+from tangram.parallelizers.prices import price_list
 from tangram.parallelizers.protocols import Capabilities, OptionTable, StageChoice, TableRequest
 from tangram.parallelizers.recompute import least_recompute, no_recompute
 from tangram.parallelizers.totals import StageTotals, nanoseconds, stage_totals
@@ -42,7 +42,8 @@ class ExactStageTable:
         ``pairs_dominated`` + ``pairs_useful``; besides ``slices``, ``contents`` and ``options``.
         """
         contents = slice_contents(request.atoms, request.slices)
-        configs = legal_configs(request.model, request.portion, request.micro_batch, request.job)
+        prices = price_list(request.model, request.atoms, request.portion, request.job)
+        configs = prices.configs(request.micro_batch)
         if not configs or not len(contents.start):
             return _expand(contents, _Found(), configs)
         totals = stage_totals(

@@ -20,13 +20,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tangram.cost.atoms import atom_costs
-from tangram.cost.configs import legal_configs
 from tangram.cost.constants import upper_memory_ratio
-from tangram.cost.types import AtomCosts, FloatArray, IntArray, StageConfigs
+from tangram.cost.types import AtomCosts, FloatArray, IntArray
 from tangram.errors import InternalError
 from tangram.job import Recompute
 from tangram.parallelizers.contents import Contents, slice_contents
+from tangram.parallelizers.prices import price_list
 from tangram.parallelizers.protocols import Capabilities, OptionTable, StageChoice, TableRequest
 
 WINDOWS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64, 80, 96, 128, 192, 256)
@@ -67,20 +66,14 @@ class RelaxedTable:
 
 def _relaxed_options(request: TableRequest) -> OptionTable:
     contents = slice_contents(request.atoms, request.slices)
-    configs = legal_configs(request.model, request.portion, request.micro_batch, request.job)
+    prices = price_list(request.model, request.atoms, request.portion, request.job)
+    configs = prices.configs(request.micro_batch)
     most = max(1, min(request.max_in_flight, request.num_micro_batches))
     windows = [w for w in WINDOWS if w <= most]
     if not configs or not len(contents.start):
         nothing = np.zeros((len(contents.counts), 0))
         return _table(contents, nothing, np.zeros(len(contents.counts)), windows, request)
-    costs = atom_costs(
-        request.model,
-        contents.distinct(request.atoms),
-        request.portion,
-        StageConfigs.of(configs),
-        request.micro_batch,
-        request.job,
-    )
+    costs, _ = prices.costs(contents.distinct(request.atoms), configs, request.micro_batch)
     ratio = upper_memory_ratio(request.job.basis)
     room = request.portion.island.gpu.usable_memory_bytes - ratio * float(costs.reserve_bytes.min())
     step_s = contents.counts @ costs.step_s.min(axis=1)

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from tangram.cluster.spec import Portion
-from tangram.cost.atoms import atom_costs
 from tangram.cost.constants import upper_memory_ratio
-from tangram.cost.types import AtomCosts, BoolArray, FloatArray, IntArray, StageConfig, StageConfigs
+from tangram.cost.types import AtomCosts, BoolArray, FloatArray, IntArray, StageConfig
 from tangram.job import Job
 from tangram.model.atoms import Atom
 from tangram.model.spec import ModelSpec
 from tangram.parallelizers.contents import Contents
+from tangram.parallelizers.prices import price_list
 
 SPARE_BYTES = 8.0
 """Left free by every stage: rounding its items up, or adding them in another order, breaks no plan."""
@@ -106,7 +106,7 @@ def stage_totals(
         job: The job.
     """
     distinct = contents.distinct(atoms)
-    costs = atom_costs(model, distinct, portion, StageConfigs.of(list(configs)), micro_batch, job)
+    costs = price_list(model, atoms, portion, job).costs(distinct, configs, micro_batch)[0]
     counts = contents.counts
     embedding = np.array([atom.is_embedding for atom in distinct], dtype=np.bool_)
     head = np.array([atom.is_head for atom in distinct], dtype=np.bool_)

@@ -267,9 +267,7 @@ class Neighbourhood:
                 yield step
                 plain = step
 
-    def _other_pieces(
-        self, step: Step, below_ns: int
-    ) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    def _other_pieces(self, step: Step, below_ns: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Other pieces for one stage or two neighbours, on the GPUs that the others leave, and the extra
         warm-up of the others as it was.
         """
@@ -346,7 +344,7 @@ class Neighbourhood:
     def _pairs(
         self, start: int, stop: int, window: int, free: Sequence[int], below_ns: int
     ) -> Iterator[tuple[int, int]]:
-        """Lists two pieces for a slice on what is free; the second one holds at least so many micro-batches."""
+        """Lists two pieces for a slice on what is free; the second one holds so many micro-batches."""
         for cut in range(start + 1, stop):
             for second in self._best_of(cut, stop, window):
                 if second.gpus > free[second.island] or second.occupied_ns >= below_ns:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tangram.cost.configs import legal_configs
 from tangram.cost.constants import upper_memory_ratio
 from tangram.cost.types import BoolArray, FloatArray, IntArray
 from tangram.parallelizers.book import stage_book
@@ -28,6 +27,7 @@ from tangram.parallelizers.layerwise.ways import (
     pairs_of_layouts,
     single_layouts,
 )
+from tangram.parallelizers.prices import price_list
 from tangram.parallelizers.protocols import OptionTable, StageChoice, TableRequest
 from tangram.parallelizers.relaxed import WINDOWS
 from tangram.parallelizers.totals import SPARE_BYTES, stage_totals
@@ -97,7 +97,8 @@ class StageQuestion:
 
     def __init__(self, request: TableRequest) -> None:
         self._request, self._book = request, stage_book(request)
-        self._configs = legal_configs(request.model, request.portion, request.micro_batch, request.job)
+        prices = price_list(request.model, request.atoms, request.portion, request.job)
+        self._configs = prices.configs(request.micro_batch)
         self.contents = contents = slice_contents(request.atoms, request.slices)
         portion, job = request.portion, request.job
         totals = stage_totals(
