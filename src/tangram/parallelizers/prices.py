@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import NamedTuple, cast
+from functools import cached_property, lru_cache
+from typing import cast
 
 import numpy as np
 
@@ -42,13 +42,24 @@ class Same:
         return isinstance(other, Same) and other.value is self.value
 
 
-class _Priced(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Priced:
     """Prices of one micro-batch size: of all kinds of atoms, under all legal configurations."""
 
     configs: tuple[StageConfig, ...]
-    column: dict[StageConfig, int]
     costs: AtomCosts
     tied: TiedShare
+
+    @cached_property
+    def _column(self) -> dict[StageConfig, int]:
+        return {config: idx for idx, config in enumerate(self.configs)}
+
+    def columns(self, configs: tuple[StageConfig, ...]) -> slice | IntArray | None:
+        """Returns where configurations are; None where one of them is not."""
+        if configs == self.configs:
+            return slice(None)
+        found = [self._column.get(config, -1) for config in configs]
+        return None if -1 in found else np.array(found, dtype=np.int64)
 
 
 @dataclass(slots=True, eq=False)
@@ -92,17 +103,16 @@ class PriceList:
         """
         own = tuple(configs)
         priced = self._at(micro_batch) if self.configs(micro_batch) else None
-        if priced is None or any(config not in priced.column for config in own):
+        columns = None if priced is None else priced.columns(own)
+        if priced is None or columns is None:
             table = StageConfigs.of(list(own))
             return itemised_costs(self.model, distinct, self.portion, table, micro_batch, self.job)
-        columns: slice | IntArray = slice(None)
-        if own != priced.configs:
-            columns = np.array([priced.column[config] for config in own], dtype=np.int64)
-        rows = {fingerprint: row for row, fingerprint in enumerate(self._kinds)}
-        wanted = [rows[atom.fingerprint] for atom in distinct]
-        in_order = wanted == list(range(len(rows)))
-        costs = priced.costs.take(slice(None) if in_order else np.array(wanted, dtype=np.int64), columns)
-        tied = priced.tied.take(columns)
+        costs, tied = priced.costs, priced.tied
+        kinds = [atom.fingerprint for atom in distinct]
+        if kinds != list(self._kinds) or not isinstance(columns, slice):
+            row = {fingerprint: row for row, fingerprint in enumerate(self._kinds)}
+            costs = costs.take(np.array([row[kind] for kind in kinds], dtype=np.int64), columns)
+            tied = tied.take(columns)
         if not (any(atom.is_embedding for atom in distinct) and any(atom.is_head for atom in distinct)):
             tied = TiedShare.none(len(own))
             costs = replace(costs, tied_bytes=tied.held.sum(), tied_step_s=tied.step.sum())
@@ -132,9 +142,7 @@ class PriceList:
         stop = 0
         for size, count in zip(sizes, number, strict=True):
             here, stop = slice(stop, stop + count), stop + count
-            column = {config: idx for idx, config in enumerate(self.configs(size))}
-            priced = _Priced(self.configs(size), column, costs.take(slice(None), here), tied.take(here))
-            self._sizes[size] = priced
+            self._sizes[size] = _Priced(self.configs(size), costs.take(slice(None), here), tied.take(here))
 
 
 def price_list(model: ModelSpec, atoms: Sequence[Atom], portion: Portion, job: Job) -> PriceList:

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -23,8 +25,10 @@ from tangram.cost.types import BoolArray, FloatArray, StageConfig, StageConfigs
 from tangram.job import Job
 from tangram.model.atoms import Atom, atom_kinds
 from tangram.model.spec import ModelSpec
+from tangram.parallelizers.prices import Same
 
 _MOST_PRICES = 12
+_REMEMBERED = 64  # islands of one question, and of the one before
 _SAFETY = 1.0 - 1e-9  # rounding to nanoseconds must not turn a bound into a lie
 
 
@@ -131,31 +135,56 @@ def reference(
     Where layers were measured, formulas count with the least factor of any degrees: no stage is predicted to
     be quicker than that. Nothing is measured with tp across nodes: there the factor is 1.
     """
-    formulas = replace(job, basis=replace(job.basis, measured=MeasuredTable()))
-    kinds = {atom.fingerprint: atom for atom in atoms}
     position = np.array(atom_kinds(atoms))
-    config = StageConfigs.of([StageConfig(dp=1, tp=1)])
-    times, reserves, states, tied = [], [], np.zeros(len(atoms)), 0.0
-    ratio = upper_memory_ratio(job.basis)
-    for island in islands:
-        alone = Portion(island, 1, 1)
-        costs = atom_costs(model, tuple(kinds.values()), alone, config, micro_batch, formulas)
-        passes = np.array([costs.forward_s[:, 0], costs.backward_s[:, 0]])
-        if applies(job):
-            table = job.basis.measured
-            least = np.array([table.least(kind, island.name, micro_batch) for kind in kinds]).T
-            passes *= np.minimum(least, 1.0) if job.pins.allow_cross_node_tp else least
-        times.append((passes[0] + passes[1])[position])
-        bytes_ = costs.weight_bytes + costs.gradient_bytes
-        if job.pins.offload in ("none", "activations"):
-            bytes_ = bytes_ + costs.optimizer_bytes
-        states = bytes_[:, 0][position]
-        reserves.append(ratio * least_reserve_bytes(model, alone, job))
-        tied = float(costs.tied_bytes[0])
+    sizes = tuple(job.micro_batches())
+    if micro_batch not in sizes:
+        sizes = (micro_batch,)
+    same = Same(model), Same(atoms), Same(job)
+    alone = [_one_gpu(*same, Same(island), sizes) for island in islands]
+    usable = [float(island.gpu.usable_memory_bytes) for island in islands]
     return Reference(
-        gpu_seconds=np.array(times),
-        state_bytes=states,
-        tied_bytes=tied,
-        num_gpus=np.array([float(i.num_gpus) for i in islands]),
-        usable_bytes=np.array([float(i.gpu.usable_memory_bytes) for i in islands]) - np.array(reserves),
+        gpu_seconds=np.array([gpu.seconds[sizes.index(micro_batch)][position] for gpu in alone]),
+        state_bytes=alone[-1].state_bytes[position],
+        tied_bytes=alone[-1].tied_bytes,
+        num_gpus=np.array([float(island.num_gpus) for island in islands]),
+        usable_bytes=np.array(usable) - np.array([gpu.reserve_bytes for gpu in alone]),
+    )
+
+
+class _OneGpu(NamedTuple):
+    """What a GPU of an island says of the kinds of atoms of a model, in order of appearance.
+
+    ``seconds`` has the shape ``(num_sizes, num_kinds)``, ``state_bytes`` ``(num_kinds,)``.
+    """
+
+    seconds: FloatArray
+    state_bytes: FloatArray
+    tied_bytes: float
+    reserve_bytes: float
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _one_gpu(model_: Same, atoms_: Same, job_: Same, island_: Same, sizes: tuple[int, ...]) -> _OneGpu:
+    """Prices one GPU at all micro-batch sizes at once: every search over its island asks for all of them."""
+    model, job = cast(ModelSpec, model_.value), cast(Job, job_.value)
+    alone = Portion(cast(Island, island_.value), 1, 1)
+    kinds = {atom.fingerprint: atom for atom in cast(Sequence[Atom], atoms_.value)}
+    formulas = replace(job, basis=replace(job.basis, measured=MeasuredTable()))
+    config = StageConfigs.of([StageConfig(dp=1, tp=1)] * len(sizes))
+    micro_batches = np.array(sizes, dtype=np.int64)
+    costs = atom_costs(model, tuple(kinds.values()), alone, config, micro_batches, formulas)
+    passes = np.array([costs.forward_s, costs.backward_s])
+    if applies(job):
+        table = job.basis.measured
+        least = np.array([[table.least(kind, alone.island.name, size) for size in sizes] for kind in kinds])
+        factors = least.transpose(2, 0, 1)
+        passes *= np.minimum(factors, 1.0) if job.pins.allow_cross_node_tp else factors
+    states = costs.weight_bytes + costs.gradient_bytes
+    if job.pins.offload in ("none", "activations"):
+        states = states + costs.optimizer_bytes
+    return _OneGpu(
+        seconds=(passes[0] + passes[1]).T,
+        state_bytes=states[:, 0],
+        tied_bytes=float(costs.tied_bytes[0]),
+        reserve_bytes=upper_memory_ratio(job.basis) * least_reserve_bytes(model, alone, job),
     )
