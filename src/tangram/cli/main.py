@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -22,6 +23,8 @@ from tangram.errors import InfeasibleError, InternalError, TangramError
 
 EXIT_INTERNAL, EXIT_USAGE, EXIT_INTERRUPTED, EXIT_PIPE = 1, 2, 130, 141
 
+_NEW_OBJECTS = 200_000  # between two rounds of the garbage collector; some ten MiB
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line and returns its exit code.
@@ -30,6 +33,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: Arguments without the program's name; by default those of the process.
     """
     _prepare_streams()
+    # Nearly all that is made here, modules to begin with, is still there at the end: looking for garbage as
+    # often as Python does by default takes a tenth of a short command.
+    usual = gc.get_threshold()
+    gc.set_threshold(_NEW_OBJECTS, *usual[1:])
     try:
         code = _run(sys.argv[1:] if argv is None else list(argv))
         sys.stdout.flush()
@@ -52,6 +59,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_USAGE
     except Exception as error:
         return _bug(error)
+    finally:
+        gc.set_threshold(*usual)
     return code
 
 
