@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -48,6 +49,31 @@ class Objective(StrEnum):
 
     CLOSED_FORM = "closed form"
     LOWER_BOUND = "lower bound"
+
+
+class _Pairs(NamedTuple):
+    """Pieces to put in front of labels; arrays of shape ``(num_pairs,)``.
+
+    Ordered by ``extra``, for each of them first those that are not ``together``.
+    """
+
+    row: IntArray  # of the label
+    piece: IntArray
+    window: IntArray  # of the last stage of the piece
+    extra: IntArray  # warm-up of the edge between the two
+    together: BoolArray  # whether its ends are on one node
+    left: IntArray  # code of the GPUs that are left then
+
+    def take(self, idx: IntArray) -> _Pairs:
+        """Returns the pairs at these positions."""
+        return _Pairs(
+            self.row[idx],
+            self.piece[idx],
+            self.window[idx],
+            self.extra[idx],
+            self.together[idx],
+            self.left[idx],
+        )
 
 
 @dataclass(slots=True)
@@ -116,6 +142,7 @@ class FrontierSearch:
     _most_nic_ns: IntArray = field(init=False)
     _sharing: Sharing = field(init=False)
     _shared_nics: IntArray = field(init=False)
+    _edge_ns: IntArray = field(init=False)
 
     def __post_init__(self) -> None:
         pieces = self.problem.pieces
@@ -123,6 +150,10 @@ class FrontierSearch:
         self._most_nic_ns = self._edges(together=False).nic_ns.max(axis=0, initial=0)
         self._sharing = Sharing(self.problem)
         self._shared_nics = self._islands_with_busy_nics()
+        kinds = [False] if self.problem.same_node is None else [False, True]
+        edges = [self._edges(together=together) for together in kinds]
+        columns = [[e.one_way_ns, e.round_trip_ns, e.occupancy_ns, e.nic_ns] for e in edges]
+        self._edge_ns = np.array(columns).swapaxes(0, 1)
 
     def _islands_with_busy_nics(self) -> IntArray:
         """Islands whose NICs may set the pace: where a handful of transfers per micro-batch exceeds the least
@@ -204,12 +235,25 @@ class FrontierSearch:
         return idx[least < self.cutoff_ns]
 
     def _expand(self, labels: Labels, idx: IntArray, buckets: list[list[Labels]], *, first: bool) -> None:
-        rows = max(1, _CHUNK_CELLS // len(idx))
+        idx = self._in_reach(labels, idx)
+        rows = max(1, _CHUNK_CELLS // max(1, len(idx)))
         for lo in range(0, len(labels), rows):
-            if self._gives_up():
+            if self._gives_up() or not len(idx):
                 return
-            chunk = labels.take(np.arange(lo, min(lo + rows, len(labels))))
+            chunk = labels if rows >= len(labels) else labels.take(np.arange(lo, min(lo + rows, len(labels))))
             self._expand_chunk(chunk, idx, buckets, first=first)
+
+    def _in_reach(self, labels: Labels, idx: IntArray) -> IntArray:
+        """Returns which pieces may be of use in front of any of the labels: of one with the least of every
+        value and of GPUs. Most are not, and need no look at label by label.
+        """
+        pieces, used = self.problem.pieces, labels.used.min(axis=0)
+        left = self.guide.lattice.capacity - used
+        idx = idx[pieces.gpus[idx] <= left[pieces.island[idx]]]
+        values, row = labels.values.min(axis=0)[None], np.zeros(len(idx), dtype=np.int64)
+        window = np.full(len(idx), labels.window.min() + 1)
+        codes = self.guide.lattice.left(used) - self._taken[idx]
+        return idx[self._coverable(values, row, idx, window, codes)]
 
     def _expand_chunk(
         self, labels: Labels, idx: IntArray, buckets: list[list[Labels]], *, first: bool
@@ -221,6 +265,7 @@ class FrontierSearch:
             fits &= self._room_for_stages(labels, idx, problem.num_stages)
         extras = 1 if first or self.merge else problem.max_extra_in_flight + 1
         classes, class_of = np.unique(labels.link_class, return_inverse=True)
+        found: list[tuple[IntArray, IntArray, IntArray, IntArray]] = []
         for extra in range(extras):
             if extra:
                 helps = problem.extra_helps(idx, classes[:, None], extra, self.pace_floor_ns)
@@ -231,13 +276,23 @@ class FrontierSearch:
             able = fits & (window[:, None] <= pieces.max_in_flight[idx])
             able &= window[:, None] >= pieces.min_in_flight[idx]
             row, column = np.nonzero(able)
-            row, piece = self._coverable(labels, row, idx[column], window)
-            if len(row):
-                self._emit(labels, row, piece, window[row], extra, buckets, first=first)
-            shared = self._sharing.may_share(piece, labels.link_class[row], labels.values[row, 4])
-            if len(shared):
-                row, piece = row[shared], piece[shared]
-                self._emit(labels, row, piece, window[row], extra, buckets, together=True)
+            found.append((row, idx[column], window[row], np.full(len(row), extra)))
+        row, piece, window, extra_of = (np.concatenate(part) for part in zip(*found, strict=True))
+        left = self.guide.lattice.left(labels.used)[row] - self._taken[piece]
+        apart = _Pairs(row, piece, window, extra_of, np.zeros(len(row), dtype=np.bool_), left)
+        apart = apart.take(self._coverable(labels.values, row, piece, window, left))
+        if len(apart.row):
+            self._emit(labels, self._with_shared_nodes(labels, apart), buckets, first=first)
+
+    def _with_shared_nodes(self, labels: Labels, apart: _Pairs) -> _Pairs:
+        """Adds the pairs of which both ends may be on one node."""
+        link_class, taken = labels.link_class[apart.row], labels.values[apart.row, 4]
+        shared = self._sharing.may_share(apart.piece, link_class, taken)
+        if not len(shared):
+            return apart
+        both = apart.take(np.concatenate([np.arange(len(apart.row)), shared]))
+        both.together[len(apart.row) :] = True
+        return both.take(np.lexsort((both.together, both.extra)))
 
     def _room_for_stages(self, labels: Labels, idx: IntArray, num_stages: int) -> BoolArray:
         """Whether, in front of each piece, a pinned number of stages can still be made up.
@@ -253,28 +308,26 @@ class FrontierSearch:
         return room & (still >= np.minimum(pieces.start[idx], 1))
 
     def _coverable(
-        self, labels: Labels, row: IntArray, piece: IntArray, window: IntArray
-    ) -> tuple[IntArray, IntArray]:
-        """Keeps the pairs whose rest can be covered with what is left, and not too slowly: the cheapest
-        test first.
+        self, values: IntArray, row: IntArray, piece: IntArray, window: IntArray, left: IntArray
+    ) -> IntArray:
+        """Returns the pairs of labels' values and pieces whose rest can be covered with what is left, and not
+        too slowly: the cheapest test first.
         """
-        pieces, lattice = self.problem.pieces, self.guide.lattice
-        code = lattice.left(labels.used)
-        level = self.guide.level(window)[row]
-        at = (level, pieces.start[piece], code[row] - self._taken[piece])
+        pieces = self.problem.pieces
+        at = (self.guide.level(window), pieces.start[piece], left)
         time = self.guide.time_ns[at]
-        least = labels.values[row, 0] + pieces.time_ns[piece] + time
+        least = values[row, 0] + pieces.time_ns[piece] + time
         keep = np.flatnonzero(least < self.cutoff_ns)
         row, piece, time, least = row[keep], piece[keep], time[keep], least[keep]
         pace = self.guide.period_ns[tuple(part[keep] for part in at)]
         if self.objective is Objective.CLOSED_FORM:
-            pace = np.maximum(pace, np.maximum(labels.values[row, 2], pieces.period_ns[piece]))
+            pace = np.maximum(pace, np.maximum(values[row, 2], pieces.period_ns[piece]))
             least += (self.problem.num_micro_batches - 1) * pace
         else:
-            busy = np.maximum(labels.values[row, 1] + pieces.time_ns[piece], pieces.occupied_ns[piece])
+            busy = np.maximum(values[row, 1] + pieces.time_ns[piece], pieces.occupied_ns[piece])
             least = np.maximum(busy + time, self.problem.num_micro_batches * pace)
-        keep = np.flatnonzero(least < self.cutoff_ns)
-        return row[keep], piece[keep]
+        within: IntArray = keep[least < self.cutoff_ns]
+        return within
 
     def _edges(self, *, together: bool) -> Edges:
         closed, found = self.objective is Objective.CLOSED_FORM, self.problem
@@ -284,39 +337,31 @@ class FrontierSearch:
         return found.edges if closed else found.edges_at_best
 
     def _emit(
-        self,
-        labels: Labels,
-        row: IntArray,
-        piece: IntArray,
-        window: IntArray,
-        extra: int,
-        buckets: list[list[Labels]],
-        *,
-        first: bool = False,
-        together: bool = False,
+        self, labels: Labels, pairs: _Pairs, buckets: list[list[Labels]], *, first: bool = False
     ) -> None:
-        """Makes the labels that result from putting pieces in front of labels, on their node or not."""
+        """Makes the labels that result from putting pieces in front of labels."""
         pieces, problem = self.problem.pieces, self.problem
+        row, piece, window = pairs.row, pairs.piece, pairs.window
         m = problem.num_micro_batches
         widest = window
         if self.merge and not first:
             widest = np.minimum(labels.widest[row] + 1 + problem.max_extra_in_flight, m)
-        values = self._values(labels, row, piece, widest, extra, first=first, together=together)
+        values = self._values(labels, pairs, widest, first=first)
         used = labels.used[row]
         used[np.arange(len(row)), pieces.island[piece]] += pieces.gpus[piece]
         start = pieces.start[piece]
         head = np.minimum(window + pieces.span[piece], m)
-        rest = self._with_rest(values, used, start, head)
+        rest = self._with_rest(values, pairs.left, start, head)
         keep = rest < self.cutoff_ns
         stages = labels.num_stages[row] + pieces.num_stages[piece]
         if problem.num_stages is not None:
             keep &= (start > 0) | (stages == problem.num_stages)
         if self.must_use is not None:
             keep &= (start > 0) | (used[:, self.must_use] > 0)
-        keep_idx = self._most_promising(np.flatnonzero(keep), rest)
+        keep_idx = self._most_promising(np.flatnonzero(keep), rest, pairs)
         if not len(keep_idx):
             return
-        uid = self._remember(labels.uid[row[keep_idx]], piece[keep_idx], extra)
+        uid = self._remember(labels.uid[row[keep_idx]], piece[keep_idx], pairs.extra[keep_idx])
         made = Labels(
             used[keep_idx],
             head[keep_idx],
@@ -330,52 +375,42 @@ class FrontierSearch:
         )
         self._distribute(made, start[keep_idx], buckets)
 
-    def _most_promising(self, idx: IntArray, rest: IntArray) -> IntArray:
-        """In a beam, keeps the best few of the labels made at once; most would not survive their cut."""
+    def _most_promising(self, idx: IntArray, rest: IntArray, pairs: _Pairs) -> IntArray:
+        """In a beam, keeps the best few of the labels made at once with the same extra warm-up, on one node
+        or not; most would not survive their cut.
+        """
         if self.beam is None or len(idx) <= _BEAM_CHILDREN * self.beam:
             return idx
-        self._exhausted = False
-        best = np.argsort(rest[idx], kind="stable")[: _BEAM_CHILDREN * self.beam]
+        kind = 2 * pairs.extra[idx] + pairs.together[idx]
+        order = np.lexsort((rest[idx], kind))
+        place = np.arange(len(idx)) - np.searchsorted(kind, kind)  # They are ordered by kind.
+        best = order[place < _BEAM_CHILDREN * self.beam]
+        self._exhausted &= len(best) == len(idx)
         return np.sort(idx[best])
 
-    def _values(
-        self,
-        labels: Labels,
-        row: IntArray,
-        piece: IntArray,
-        window: IntArray,
-        extra: int,
-        *,
-        first: bool,
-        together: bool,
-    ) -> IntArray:
-        pieces, edges = self.problem.pieces, self._edges(together=together)
+    def _values(self, labels: Labels, pairs: _Pairs, window: IntArray, *, first: bool) -> IntArray:
+        pieces, row, piece = self.problem.pieces, pairs.row, pairs.piece
         behind = labels.values[row]
         if first:
             one_way = round_trip = occupancy = nic = np.zeros(len(row), dtype=np.int64)
         else:
-            at = (pieces.tail_class[piece], labels.link_class[row])
-            one_way, round_trip, occupancy, nic = (
-                edges.one_way_ns[at],
-                edges.round_trip_ns[at],
-                edges.occupancy_ns[at],
-                edges.nic_ns[at],
-            )
+            where = pairs.together.astype(np.int64), pieces.tail_class[piece], labels.link_class[row]
+            one_way, round_trip, occupancy, nic = self._edge_ns[:, *where]
         time, forward = pieces.time_ns[piece], pieces.forward_ns[piece]
         sum_behind = behind[:, 0] + round_trip
         values = np.zeros((len(row), _NUM_VALUES + len(self._shared_nics)), dtype=np.int64)
         values[:, 0] = sum_behind + time
-        values[:, 3] = self._nic_behind(piece, behind[:, 3] if together else nic)
-        values[:, 4] = self._sharing.taken(piece, behind[:, 4] if together else 0)
+        values[:, 3] = self._nic_behind(piece, np.where(pairs.together, behind[:, 3], nic))
+        values[:, 4] = self._sharing.taken(piece, np.where(pairs.together, behind[:, 4], 0))
         tail_class = labels.tail_class[row]
         pace = self._add_island_nics(values, behind, labels.link_class[row], piece, nic)
         if self.problem.tied_ns is not None:
-            values[:, 5] = self._sharing.tail_taken(piece, behind[:, 5], first=first, together=together)
+            values[:, 5] = self._sharing.tail_taken(piece, behind[:, 5], pairs.together, first=first)
             values[:, 6] = np.where(behind[:, 5] < 0, nic, behind[:, 6])
             tail_class = pieces.tail_class[piece] if first else tail_class
         if self.objective is Objective.CLOSED_FORM:
             reach = behind[:, 1] + one_way + forward
-            with_edge = -(-(pieces.tail_time_ns[piece] + round_trip) // (1 + extra))
+            with_edge = -(-(pieces.tail_time_ns[piece] + round_trip) // (1 + pairs.extra))
             period = np.maximum(np.maximum(behind[:, 2], occupancy), pieces.period_ns[piece])
             period = np.maximum(period, nic + np.maximum(behind[:, 3], pieces.tail_nic_ns[piece]))
             period = np.maximum(np.maximum(period, with_edge), pace)
@@ -469,10 +504,9 @@ class FrontierSearch:
         matters = behind + self._most_nic_ns[pieces.head_class[piece]] > self.pace_floor_ns
         return np.where(matters, behind, 0)
 
-    def _with_rest(self, values: IntArray, used: IntArray, start: IntArray, window: IntArray) -> IntArray:
+    def _with_rest(self, values: IntArray, left: IntArray, start: IntArray, window: IntArray) -> IntArray:
         """What the best completion of each label takes at least (exact for complete ones)."""
         m = self.problem.num_micro_batches
-        left = self.guide.lattice.left(used)
         at = (self.guide.level(window), start, left)
         time = self.guide.time_ns[at]
         pace = np.where(time >= FAR_NS, 0, self.guide.period_ns[at])
@@ -487,11 +521,11 @@ class FrontierSearch:
         rest = np.where(time >= FAR_NS, FAR_NS, rest)
         return np.where(start == 0, complete, rest)
 
-    def _remember(self, parent: IntArray, piece: IntArray, extra: int) -> IntArray:
+    def _remember(self, parent: IntArray, piece: IntArray, extra: IntArray) -> IntArray:
         uid = np.arange(self._num_labels, self._num_labels + len(parent), dtype=np.int64)
         self._parents.append(parent)
         self._piece_of.append(piece)
-        self._extra_of.append(np.full(len(parent), extra, dtype=np.int64))
+        self._extra_of.append(extra)
         self._num_labels += len(parent)
         return uid
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 
 import numpy as np
 
@@ -34,12 +36,15 @@ class Labels:
 
     def take(self, idx: IntArray | BoolArray) -> Labels:
         """Returns the labels at these positions."""
-        return Labels(*(getattr(self, f.name)[idx] for f in fields(Labels)))
+        return Labels(*[column[idx] for column in _columns(self)])
+
+
+_columns: Callable[[Labels], tuple[IntArray, ...]] = attrgetter(*(f.name for f in fields(Labels)))
 
 
 def joined(parts: list[Labels]) -> Labels:
     """Returns all labels of several parts, in order."""
-    return Labels(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(Labels)))
+    return Labels(*map(np.concatenate, zip(*map(_columns, parts), strict=True)))
 
 
 def undominated(labels: Labels, key: IntArray) -> IntArray:

@@ -80,7 +80,8 @@ class PrefixBound:
 
     def level(self, window: IntArray) -> IntArray:
         """Returns the level that holds for suffixes whose first stages have these windows."""
-        return np.clip(window, 1, len(self.time_ns)) - 1
+        level: IntArray = np.minimum(np.maximum(window, 1), len(self.time_ns)) - 1
+        return level
 
 
 @dataclass(frozen=True, slots=True, eq=False)

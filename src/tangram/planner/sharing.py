@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tangram.cost.types import IntArray
+from tangram.cost.types import BoolArray, IntArray
 from tangram.planner.problem import FAR_NS, Problem
 
 FULL = 1 << 20
@@ -75,7 +75,7 @@ class Sharing:
         taken = own + np.where(pieces.num_stages[piece] > 1, 0, behind)
         return np.where((own > 0) & (taken <= self._room_for[pieces.island[piece]]), taken, FULL)
 
-    def tail_taken(self, piece: IntArray, behind: IntArray, *, first: bool, together: bool) -> IntArray:
+    def tail_taken(self, piece: IntArray, behind: IntArray, together: BoolArray, *, first: bool) -> IntArray:
         """Returns the GPUs taken of the node of the last stage of the model, by the run that it ends.
 
         Below zero while that run is still the first of the label: every stage so far is on that node.
@@ -83,8 +83,8 @@ class Sharing:
         Args:
             piece: Pieces in front.
             behind: The same of the labels behind.
-            first: Whether the pieces end the model.
             together: Whether they share the node of the stage behind.
+            first: Whether the pieces end the model.
         """
         pieces = self.problem.pieces
         several = pieces.num_stages[piece] > 1
@@ -92,10 +92,8 @@ class Sharing:
             own = pieces.tail_on_node[piece]
             own = np.where(own > 0, own, FULL)
             return np.where(several, own, -own)
-        if not together:
-            return np.abs(behind)
         own = pieces.head_on_node[piece]
-        return np.where((behind < 0) & ~several, behind - own, np.abs(behind))
+        return np.where(together & (behind < 0) & ~several, behind - own, np.abs(behind))
 
     def ends(
         self, piece: IntArray, tail_class: IntArray, taken: IntArray, tail_taken: IntArray, nic_ns: IntArray
