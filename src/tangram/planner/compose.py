@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from math import inf
 
 import numpy as np
 
@@ -89,6 +90,7 @@ class Composer:
     num_labels: int = 0
     report: Callable[[], None] | None = None
     _open: dict[int, Prober] = field(default_factory=dict)
+    _scouts: dict[int, Prober] = field(default_factory=dict)
     _polished: set[tuple[object, ...]] = field(default_factory=set)
     _swept: set[tuple[int, tuple[int, ...]]] = field(default_factory=set)
     _seen: dict[tuple[int, tuple[int, ...], tuple[int, ...]], Candidate] = field(default_factory=dict)
@@ -118,7 +120,8 @@ class Composer:
 
     def scout(self, problem_idx: int, problem: Problem) -> None:
         """Looks for a first plan in a problem that may leave useful pieces out; says nothing of bounds."""
-        prober = Prober(problem, self.effort.scouting())
+        prober = self._scouts.get(id(problem)) or self._scouting(problem)
+        self._scouts.clear()
         self._first_plan(problem_idx, prober)
         self.num_labels += prober.num_labels
 
@@ -153,8 +156,13 @@ class Composer:
         """Returns about how long a plan of a problem takes at best, by the relaxed programme alone."""
         if not len(problem.pieces):
             return FAR_NS
-        pace, fill = Prober(problem, self.effort).promise(FAR_NS)
+        prober = self._scouts[id(problem)] = self._scouting(problem)
+        pace, fill = prober.promise(FAR_NS)
         return min(pace + fill, FAR_NS)
+
+    def _scouting(self, problem: Problem) -> Prober:
+        """A prober whose first guide serves all its searches: they only have to come near."""
+        return Prober(problem, self.effort.scouting(), reused_guide=inf)
 
     def best_with(self, problem_idx: int, problem: Problem, island: int) -> Candidate | None:
         """Returns the best plan found that uses an island; None when there is none.
@@ -411,11 +419,7 @@ class Composer:
             return
         wide, problem = self.effort.wide(prober.problem.num_micro_batches), prober.problem
         kept = fastest_pieces(problem.pieces, problem.num_micro_batches)
-        thin = Prober(
-            replace(problem, pieces=problem.pieces.take(kept)),
-            self.effort,
-            pace_floor_ns=prober.pace_floor_ns,
-        )
+        thin = prober.of_some(kept)
         self._list_all(problem_idx, thin, problem, kept, _THIN_LABELS * wide.listing_labels, wide)
         before = prober.num_labels
         everything = np.arange(len(problem.pieces))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from tangram.cost.types import IntArray
 from tangram.planner.effort import Effort
 from tangram.planner.frontier import FrontierSearch, Objective, SearchResult
 from tangram.planner.lattice import PrefixBound, prefix_bound
@@ -14,6 +15,7 @@ from tangram.planner.problem import FAR_NS, Chain, Problem
 _FIRST_CUTOFFS = (1.005, 1.02, 1.06, 1.12, 1.25, 1.6, 3.0, None)
 _HURRIED_CUTOFFS = (1.05, 1.3, None)
 _AGAIN = 0.97  # a search that gave up gives up at cut-offs down to this much lower too, it is assumed
+_SPARE = 1.01  # a guide is made for periods that much longer, so that a search a little wider has it too
 _REUSED_GUIDE = 1.02  # a guide for periods this much longer serves as well
 
 
@@ -27,6 +29,8 @@ class Prober:
     Attributes:
         problem: What to compose.
         effort: Limits.
+        reused_guide: A guide for periods this much longer serves as well: any does, but the closer the fewer
+            labels.
         num_labels: Labels of all searches.
         pace_floor_ns: The least period, as the first guide knows it. Extra warm-up is part of the search
             space only where an edge would be slower than that; see :meth:`settle_floor`.
@@ -34,6 +38,7 @@ class Prober:
 
     problem: Problem
     effort: Effort
+    reused_guide: float = _REUSED_GUIDE
     num_labels: int = 0
     pace_floor_ns: int = 0
     _levels: int = 1
@@ -41,12 +46,24 @@ class Prober:
     _easy_bound: tuple[int, SearchResult] | None = None
     _too_much_ns: dict[Objective | None, int] = field(default_factory=dict)
 
+    def of_some(self, kept: IntArray) -> Prober:
+        """Returns a prober of some of the pieces: the guides that there are bound these as well."""
+        part = replace(self.problem, pieces=self.problem.pieces.take(kept))
+        return Prober(
+            part,
+            self.effort,
+            self.reused_guide,
+            pace_floor_ns=self.pace_floor_ns,
+            _levels=self._levels,
+            _guides=self._guides.copy(),
+        )
+
     def guide(self, cutoff_ns: int) -> PrefixBound:
         """Returns the relaxed programme over pieces that a plan below the cut-off may contain."""
         max_period_ns = cutoff_ns // max(self.problem.num_micro_batches - 1, 1) + 1
-        most = int(max_period_ns * _REUSED_GUIDE)
+        most = max_period_ns * self.reused_guide
         able = [ns for levels, ns in self._guides if levels == self._levels and max_period_ns <= ns <= most]
-        key = (self._levels, min(able, default=max_period_ns))
+        key = (self._levels, min(able, default=int(max_period_ns * _SPARE)))
         if key not in self._guides:
             self._guides[key] = prefix_bound(self.problem, max_period_ns, self._levels)
         return self._guides[key]

@@ -87,6 +87,7 @@ class Search:
     _sizes: list[MicroBatch] = field(default_factory=list)
     _problems: dict[int, Problem] = field(default_factory=dict)
     _known: Found | None = None
+    _scouts: dict[int, tuple[float, TableSet]] = field(default_factory=dict)
     _answered: dict[int, set[tuple[int, Asked]]] = field(default_factory=dict)
     _links: ClassLinks = field(init=False)
 
@@ -133,7 +134,9 @@ class Search:
     ) -> Problem:
         """The problem of slices that suit a pace not far above the ideal one."""
         pace_s = size.reference.least_period_s() * factor
-        return self._stated(size, self._tables(size, builder, pace_s, pruning))
+        tables = self._tables(size, builder, pace_s, pruning)
+        self._scouts[size.size] = pace_s, tables
+        return self._stated(size, tables)
 
     def open_sizes(self, found: Found) -> frozenset[int]:
         """Returns the micro-batch sizes that may hold something faster than a plan of this search."""
@@ -439,7 +442,7 @@ class Search:
         max_time_s = self._max_time_s(size)
         self.considered.append(size.size)
         if pruning is not Pruning.NONE:
-            self._search_size(idx, size, self._tables(size, builder, max_time_s, pruning))
+            self._search_size(idx, size, self._pruned(size, builder, max_time_s, pruning))
             return
         tables = self._tables(size, builder, float("inf"), pruning)
         useful = self._rules(size, Pruning.SAFE, max_time_s).useful(tables.pieces, self.space.units)
@@ -447,6 +450,16 @@ class Search:
             self._search_size(idx, size, tables.only(np.flatnonzero(useful)))
         if not (self.options.effort.quick or useful.all()):
             composer.doubt(idx, self._stated(size, tables), ~useful)
+
+    def _pruned(
+        self, size: MicroBatch, builder: TableBuilder, max_time_s: float, pruning: Pruning
+    ) -> TableSet:
+        """The pieces that the rules leave: some of those of the scout, where it looked at slower ones too."""
+        pace_s, tables = self._scouts.pop(size.size, (0.0, None))
+        if tables is None or max_time_s > pace_s:
+            return self._tables(size, builder, max_time_s, pruning)
+        useful = self._rules(size, pruning, max_time_s).useful(tables.pieces, self.space.units)
+        return tables.only(np.flatnonzero(useful))
 
     def _search_size(self, idx: int, size: MicroBatch, tables: TableSet) -> None:
         composer, problem = self.composer, self._stated(size, tables)
