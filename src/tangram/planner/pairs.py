@@ -102,11 +102,13 @@ class PairRules:
             gpus_per_unit: Of each island's counter.
         """
         keep: BoolArray = np.ones(len(pieces), dtype=np.bool_)
-        sizes = np.stack([pieces.island, pieces.gpus], axis=1)
-        for island, units in np.unique(sizes, axis=0).tolist():
+        sizes = int(pieces.gpus.max(initial=0)) + 1
+        portion = pieces.island * sizes + pieces.gpus
+        for number in np.flatnonzero(np.bincount(portion)).tolist():
+            island, units = divmod(number, sizes)
             num_gpus = units * gpus_per_unit[island]
             alive = self._feasible(num_gpus, island) & self._balanced(num_gpus, island)
-            at = np.flatnonzero((pieces.island == island) & (pieces.gpus == units))
+            at = np.flatnonzero(portion == number)
             keep[at] = alive[pieces.start[at], pieces.stop[at]]
         limit_ns = whole_ns(self.max_time_s)
         if limit_ns is not None:  # Stage tables leave out what is slower; slice planners are not told.
