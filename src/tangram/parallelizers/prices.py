@@ -75,6 +75,7 @@ class PriceList:
     portion: Portion
     job: Job
     _kinds: dict[str, Atom] = field(init=False)
+    _candidates: list[StageConfig] | None = None
     _configs: dict[int, tuple[StageConfig, ...]] = field(default_factory=dict)
     _sizes: dict[int, _Priced] = field(default_factory=dict)
     _num_cells: int = 0
@@ -86,8 +87,11 @@ class PriceList:
 
     def configs(self, micro_batch: int) -> tuple[StageConfig, ...]:
         """Returns :func:`tangram.cost.configs.legal_configs` of a global micro-batch; errors as there."""
+        if self._candidates is None:  # Every dp divides the GPUs, and has to divide the micro-batch.
+            num_gpus = self.portion.num_gpus
+            self._candidates = legal_configs(self.model, self.portion, num_gpus, self.job)
         if micro_batch not in self._configs:
-            legal = legal_configs(self.model, self.portion, micro_batch, self.job)
+            legal = (config for config in self._candidates if micro_batch % config.dp == 0)
             self._configs[micro_batch] = tuple(legal)
         return self._configs[micro_batch]
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tangram.cluster.spec import Island, Portion
+from tangram.job import Job
 from tangram.model.atoms import Atom
 from tangram.parallelizers.exact import ExactStageTable
 from tangram.parallelizers.protocols import OptionTable, TableRequest
@@ -51,12 +52,15 @@ def even_split(atoms: Sequence[Atom], islands: Sequence[Island]) -> list[FixedSt
 def best_fixed_ns(search: Search, stages: Sequence[FixedStage]) -> tuple[int, MicroBatch] | None:
     """Returns the simulated time of the best micro-batch size, or None when no size fits on every stage."""
     best: tuple[int, MicroBatch] | None = None
+    job, pins = search.job, search.job.pins
+    if (pins.pp, pins.layers_per_stage) != (None, None):
+        job = replace(job, pins=replace(pins, pp=None, layers_per_stage=None))
     for size in sorted(
         search.sizes, key=lambda s: (_pace_ns(size_of=s, search=search, stages=stages), s.size)
     ):
         if best is not None and _pace_ns(size_of=size, search=search, stages=stages) >= best[0]:
             break
-        pipeline = _pipeline(search, stages, size)
+        pipeline = _pipeline(search, stages, size, job)
         if pipeline is None:
             continue
         time_ns = iteration_ns(pipeline)
@@ -76,12 +80,12 @@ def _pace_ns(*, size_of: MicroBatch, search: Search, stages: Sequence[FixedStage
     return int(size_of.num_micro_batches * pace * 1e9)
 
 
-def _pipeline(search: Search, stages: Sequence[FixedStage], size: MicroBatch) -> SimPipeline | None:
+def _pipeline(search: Search, stages: Sequence[FixedStage], size: MicroBatch, job: Job) -> SimPipeline | None:
     placements = place([s.portion for s in stages])
     sim: list[SimStage] = []
     for idx, stage in enumerate(stages):
         window = len(stages) - idx
-        chosen = _fastest(search, stage, size, min(window, size.num_micro_batches))
+        chosen = _fastest(search, stage, size, min(window, size.num_micro_batches), job)
         if chosen is None:
             return None
         table, row = chosen
@@ -100,9 +104,8 @@ def _pipeline(search: Search, stages: Sequence[FixedStage], size: MicroBatch) ->
 
 
 def _fastest(
-    search: Search, stage: FixedStage, size: MicroBatch, window: int
+    search: Search, stage: FixedStage, size: MicroBatch, window: int, job: Job
 ) -> tuple[OptionTable, int] | None:
-    job = replace(search.job, pins=replace(search.job.pins, pp=None, layers_per_stage=None))
     request = TableRequest(
         model=search.model,
         atoms=search.atoms,
