@@ -195,6 +195,7 @@ class Search:
             if self._is_enough(idx):
                 break
             self._consider(idx, size, builder)
+        self._scouts.clear()
         if listing:
             self.composer.list_rest()
         else:
