@@ -37,7 +37,6 @@ from tangram.planner.frontier import Objective
 from tangram.planner.polish import Neighbourhood, Step, polish, sweep
 from tangram.planner.prober import Prober
 from tangram.planner.problem import FAR_NS, Chain, Problem, fastest_pieces
-from tangram.planner.walk import Walk
 
 Referee = Callable[[Problem, Chain], int]
 
@@ -404,6 +403,8 @@ class Composer:
             return
         if time_ns <= (1 + _WALK_GAP_FRAC) * self.lower_bound_ns():
             return
+        from tangram.planner.walk import Walk
+
         walk = Walk(problem, time_ns, lambda chain: self._simulate(idx, problem, chain).time_ns)
         first = walk.start(best.chain)
         if first is not None:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,15 +14,11 @@ from tangram.cluster.spec import Cluster
 from tangram.job import Job
 from tangram.model.atoms import Atom, atom_kinds
 from tangram.model.spec import ModelSpec
-from tangram.parallelizers.layerwise.finest import Asked
 from tangram.parallelizers.protocols import StageChoice, StageTable, TableRequest
-from tangram.planner.blocks import uncovered
 from tangram.planner.candidates import Candidate
 from tangram.planner.compose import Composer
 from tangram.planner.edges import boundaries, placed_edge, tied_bytes
-from tangram.planner.finer import finer_stages
 from tangram.planner.frontier import chain_of
-from tangram.planner.large import LargeComposer
 from tangram.planner.lattice import prefix_bound
 from tangram.planner.links import ClassLinks
 from tangram.planner.options import PlanOptions, Pruning
@@ -37,6 +34,9 @@ from tangram.planner.tables import TableBuilder, TableSet
 from tangram.planner.traffic import EdgeBook
 from tangram.simulate.pipeline import SimEdge
 from tangram.units import NS_PER_S
+
+if TYPE_CHECKING:
+    from tangram.parallelizers.layerwise.finest import Asked
 
 _EXTRA_IN_FLIGHT = 2
 _CONTENDED_FINALISTS = 6
@@ -95,8 +95,7 @@ class Search:
         tied = tied_bytes(self.model, self.job)
         self.referee = Referee(EdgeBook(self.cluster, self.job.basis), tied, self.job.overlap_p2p)
         self._links = ClassLinks.of(self.cluster, self.space, tied, self.job.basis)
-        kind = LargeComposer if self.space.is_large else Composer
-        self.composer = kind(
+        self.composer = self._kind_of_composer()(
             self.referee.quick_ns,
             self.options.effort,
             incumbent_ns=self.incumbent_ns,
@@ -104,6 +103,14 @@ class Search:
         )
         if self.progress is not None:
             self.composer.report = self._report
+
+    def _kind_of_composer(self) -> type[Composer]:
+        if not self.space.is_large:
+            return Composer
+        # Imported where it is needed, with all that only large clusters need.
+        from tangram.planner.large import LargeComposer
+
+        return LargeComposer
 
     @property
     def sizes(self) -> list[MicroBatch]:
@@ -244,6 +251,8 @@ class Search:
         """Puts the stages of a plan to the knapsack, and returns the best plan then known: that plan, or one
         to which steps lead with what the knapsack knows, first among such stages and then among all pieces.
         """
+        from tangram.planner.finer import finer_stages
+
         found = self.adopt(found)
         size, problem = found.micro_batch, self.problem_of(found.micro_batch)
         if problem is None:
@@ -354,6 +363,8 @@ class Search:
         if problem is None or not len(problem.pieces):
             return 0, float(states.sum())
         if self.space.is_large:
+            from tangram.planner.blocks import uncovered
+
             covered = len(self.atoms) - uncovered(problem)
             return covered, float(states[covered:].sum())
         guide = prefix_bound(problem, FAR_NS)
