@@ -21,6 +21,7 @@ from tangram.plan.check import check_plan
 from tangram.planner import answer
 from tangram.planner.effort import Effort
 from tangram.planner.options import PlanOptions, Pruning
+from tangram.planner.prober import Prober
 from tangram.planner.recost import cost_violations
 from tangram.planner.referee import Found
 from tangram.planner.search import Search
@@ -143,6 +144,38 @@ def test_a_list_holds_the_best_plan_of_uniform() -> None:
     better = again.run_listing()
     assert better is None or better.iteration_ns >= found.iteration_ns
     assert again.is_settled(found.iteration_ns)
+
+
+@pytest.mark.parametrize(
+    ("asked", "cluster"),
+    [(QUICK, "c1-v100-16"), ((4, 16, 1024, 2), "c3-two-islands"), ((8, 32, 1024, 4), "c3-two-islands")],
+)
+def test_uniform_need_not_be_asked_about_what_no_listed_plan_has(
+    asked: tuple[int, int, int, int], cluster: str
+) -> None:
+    options = PlanOptions(parallelizers=("exact",))
+    exact = answered(*question(*asked, cluster=cluster), options)
+    uniform = answered(*question(*asked, cluster=cluster), replace(options, parallelizers=("uniform",)))
+    assert exact is not None
+    assert uniform is not None
+    search, (size,) = exact.search, exact.search.sizes
+    problem, time_ns = search.problem_of(size), uniform.found.iteration_ns + 1
+    assert problem is not None
+    assert time_ns <= search.composer.reach_ns  # else pieces of such plans may be left out
+    prober = Prober(problem, Effort(), pace_floor_ns=search.composer.pace_floors_ns[0])
+    listed = prober.list_all(time_ns, 100_000, max_chains=10)
+    assert listed.exhausted
+    assert listed.pieces is not None
+    search.composer.listed[0] = time_ns, listed.pieces
+    some = answer._question(search, time_ns, frozenset({size.size}))
+    everything = answer._question(search, time_ns, frozenset({size.size}))
+    everything.only_pairs = {}
+    best, found = everything.run_listing(), some.run_listing()
+    assert best is not None
+    assert found is not None
+    assert found.iteration_ns == best.iteration_ns == uniform.found.iteration_ns
+    assert some.counts["queries"] < everything.counts["queries"] / 2
+    assert not search.pairs_below(time_ns + 1)
 
 
 def test_after_an_incomplete_list_the_search_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -109,6 +109,22 @@ def test_cut_off_keeps_all_plans_below_it_and_no_other() -> None:
                 assert [c.value_ns for c in found.chains] == [v for v in values if v < cutoff]
 
 
+def test_a_listing_names_the_pieces_of_all_plans() -> None:
+    """Also of those that are too many to be returned, and none but theirs."""
+    fewer = 0
+    for problem, _ in problems(30, first=250):
+        everything = search(problem, Objective.LOWER_BOUND, dominance=False, max_chains=10 * MAX_PLANS)
+        assert search(problem, Objective.LOWER_BOUND).pieces is None
+        values = [c.value_ns for c in everything.chains]
+        for cutoff in (values[0], values[len(values) // 2], values[-1] + 1):
+            found = search(problem, Objective.LOWER_BOUND, cutoff, dominance=False, max_chains=2)
+            assert found.pieces is not None
+            expected = {p for c in everything.chains if c.value_ns < cutoff for p in c.pieces}
+            assert found.pieces.tolist() == sorted(expected)
+            fewer += expected > {p for chain in found.chains for p in chain.pieces}
+    assert fewer
+
+
 def test_margin_keeps_more_plans_but_the_same_best() -> None:
     more = 0
     for problem, pipelines in problems(30, first=300):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from tangram.planner.options import PlanOptions
+from tangram.planner.pairs import Pair
 from tangram.planner.search import Search
 from tangram.planner.space import SearchSpace
 
@@ -17,6 +18,7 @@ def asked_anew(
     progress: Callable[[str], None] | None = None,
     incumbent_ns: int | None = None,
     only_sizes: frozenset[int] | None = None,
+    only_pairs: Mapping[int, frozenset[Pair]] | None = None,
 ) -> Search:
     """Returns a search, not run yet, for the same model, cluster and job; it shares nothing that was found.
 
@@ -24,7 +26,7 @@ def asked_anew(
         search: Whose question it is.
         options: How to search now.
         space: What may be used now; by default the same.
-        progress, incumbent_ns, only_sizes: As :class:`~tangram.planner.search.Search` has them.
+        progress, incumbent_ns, only_sizes, only_pairs: As :class:`~tangram.planner.search.Search` has them.
     """
     return Search(
         search.model,
@@ -36,5 +38,6 @@ def asked_anew(
         progress,
         incumbent_ns,
         only_sizes,
+        only_pairs or {},
         search.queries,
     )

@@ -3,8 +3,11 @@
 The space of ``exact`` holds every plan of ``uniform``, except for large clusters that are counted in blocks.
 So where the search proves its answer, ``uniform`` has no better one. A micro-batch size that the search
 leaves open might hold one; then the plans of ``uniform`` that may be faster are listed there, and the better
-plan counts. Where even these are too many, the search among them goes on as any search does, at the sizes
-that are open and with the same time to beat.
+plan counts. Where the search has listed the plans of a size whose bound is below its best time, but they are
+too many to execute, ``uniform`` need be asked only about slices and GPUs that occur in them: each stage of a
+faster plan of ``uniform`` does, or one that is better in everything. Where even the plans of ``uniform`` are
+too many, the search among them goes on as any search does, at the sizes that are open and with the same time
+to beat.
 """
 
 from __future__ import annotations
@@ -178,6 +181,7 @@ def _question(search: Search, incumbent_ns: int, only_sizes: frozenset[int]) -> 
         progress=search.progress,
         incumbent_ns=incumbent_ns,
         only_sizes=only_sizes,
+        only_pairs=search.pairs_below(incumbent_ns) if holds_uniform_stages(search.space) else None,
     )
 
 

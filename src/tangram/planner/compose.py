@@ -72,6 +72,8 @@ class Composer:
         pace_floors_ns: Per problem index, the period below which extra warm-up was not tried to help.
         proven: Per problem index, whether no plan of it beats ``best`` (as it was at the end of that
             problem).
+        listed: Per problem index of which everything below a time was listed: the time, and the pieces of all
+            plans whose bound is below.
         num_labels: Labels of all searches.
         report: Called when there is a better plan, or a bound of one more problem.
     """
@@ -86,6 +88,7 @@ class Composer:
     stairs_ns: dict[int, tuple[int, int]] = field(default_factory=dict)
     pace_floors_ns: dict[int, int] = field(default_factory=dict)
     proven: dict[int, bool] = field(default_factory=dict)
+    listed: dict[int, tuple[int, IntArray]] = field(default_factory=dict)
     num_labels: int = 0
     report: Callable[[], None] | None = None
     _open: dict[int, Prober] = field(default_factory=dict)
@@ -442,7 +445,10 @@ class Composer:
         """Simulates the plans of a prober whose bound is below the best time, as plans of ``problem``, whose
         pieces ``names`` are those of the prober; false when not all of them were.
         """
-        found = prober.list_all(self.cutoff_ns, label_limit, wide.listing_plans + 1)
+        cutoff_ns = self.cutoff_ns
+        found = prober.list_all(cutoff_ns, label_limit, wide.listing_plans + 1)
+        if found.exhausted and found.pieces is not None and len(names) == len(problem.pieces):
+            self.listed[problem_idx] = cutoff_ns, found.pieces
         complete = found.exhausted and len(found.chains) <= wide.listing_plans
         most = wide.listing_plans if complete else wide.listing_plans // _INCOMPLETE
         for count, chain in enumerate(found.chains):

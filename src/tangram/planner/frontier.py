@@ -86,6 +86,7 @@ class SearchResult:
         num_labels: Labels that were made.
         exhausted: Whether everything below the cut-off was seen (no beam cut, no limit reached).
         gave_up: Whether the label limit was reached.
+        pieces: Those of all complete plans, of those beyond ``max_chains`` too; None but of a listing.
     """
 
     chains: list[Chain]
@@ -93,6 +94,7 @@ class SearchResult:
     num_labels: int
     exhausted: bool
     gave_up: bool
+    pieces: IntArray | None = None
 
 
 @dataclass(slots=True)
@@ -185,7 +187,8 @@ class FrontierSearch:
                 break
         lowest = min((value for value, _ in self._complete), default=None)
         chains = [] if self.merge else self._chains()
-        return SearchResult(chains, lowest, self._num_labels, self._exhausted, self._gives_up())
+        pieces = None if self.dominance else self._used_pieces()
+        return SearchResult(chains, lowest, self._num_labels, self._exhausted, self._gives_up(), pieces)
 
     def _gives_up(self) -> bool:
         return self.label_limit is not None and self._num_labels > self.label_limit
@@ -544,6 +547,18 @@ class FrontierSearch:
                 best = min(value for value, _ in done)
                 keep = best + int(best * self.margin_frac) + (1 if self.margin_frac else 0)
                 self.cutoff_ns = min(self.cutoff_ns, keep)
+
+    def _used_pieces(self) -> IntArray:
+        """The pieces of all complete plans."""
+        labels = np.unique(np.array([uid for _, uid in self._complete], dtype=np.int64))
+        used = [labels[:0]]
+        if len(labels):
+            parents, piece_of = np.concatenate(self._parents), np.concatenate(self._piece_of)
+        while len(labels):
+            used.append(piece_of[labels])
+            labels = np.unique(parents[labels])
+            labels = labels[labels >= 0]
+        return np.unique(np.concatenate(used))
 
     def _chains(self) -> list[Chain]:
         if not self._complete:

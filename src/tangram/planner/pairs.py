@@ -24,10 +24,13 @@ from tangram.cost.types import BoolArray, IntArray
 from tangram.model.atoms import Atom
 from tangram.parallelizers.protocols import Capabilities, whole_ns
 from tangram.planner.options import Pruning
-from tangram.planner.problem import Pieces
+from tangram.planner.problem import Pieces, Problem
 from tangram.planner.reference import Reference
 
 PAPER_FACTOR = 2.0
+
+Pair = tuple[int, int, int, int]
+"""A slice, ``[start, stop)``, an island, and how many GPUs of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class PairRules:
         pruning: Which rules apply.
         max_time_s: Slowest stage that an incumbent plan allows; ``inf`` without one.
         allowed: Slices that the user's own cut allows, or None for all.
+        possible: Pairs of which something may be left to find, or None for all.
     """
 
     atoms: tuple[Atom, ...]
@@ -49,6 +53,7 @@ class PairRules:
     pruning: Pruning
     max_time_s: float
     allowed: frozenset[tuple[int, int]] | None = None
+    possible: frozenset[Pair] | None = None
 
     def slices(
         self, portion: Portion, island: int, capabilities: Capabilities, counts: Counter[str]
@@ -63,6 +68,11 @@ class PairRules:
             num_gpus = portion.num_gpus
             alive = self._apply(alive, self._feasible(num_gpus, island), "removed_infeasible", counts)
             alive = self._apply(alive, self._balanced(num_gpus, island), "removed_unbalanced", counts)
+        if self.possible is not None:
+            mask = np.zeros_like(alive)
+            for start, stop, there, number in self.possible:
+                mask[start, stop] |= (there, number) == (island, portion.num_gpus)
+            alive = self._apply(alive, mask, "removed_settled", counts)
         starts, stops = np.nonzero(alive)
         found = list(zip(starts.tolist(), stops.tolist(), strict=True))
         if self.pruning is not Pruning.NONE:
@@ -133,6 +143,29 @@ class PairRules:
         kept: BoolArray = alive & rule
         counts[name] += int(alive.sum()) - int(kept.sum())
         return kept
+
+
+def equal_runs(problem: Problem, idx: IntArray, gpus_per_unit: Sequence[int]) -> frozenset[Pair]:
+    """Returns the pairs on which stages on equal numbers of GPUs can follow each other, where some pieces are
+    all that there are; one stage by itself counts.
+
+    Args:
+        problem: What is composed.
+        idx: Its pieces; those of several stages are left out.
+        gpus_per_unit: Of each island's counter.
+    """
+    pieces, found = problem.pieces, set[Pair]()
+    idx = idx[pieces.run[idx] < 0]
+    for island, units in set(zip(pieces.island[idx].tolist(), pieces.gpus[idx].tolist(), strict=True)):
+        own = idx[(pieces.island[idx] == island) & (pieces.gpus[idx] == units)]
+        one = np.zeros((problem.num_atoms + 1, problem.num_atoms + 1))
+        one[pieces.start[own], pieces.stop[own]] = 1.0
+        run = one
+        for taken in range(units, problem.capacity[island] + 1, units):
+            num_gpus = taken * gpus_per_unit[island]
+            found |= {(start, stop, island, num_gpus) for start, stop in np.argwhere(run).tolist()}
+            run = np.minimum(run @ one, 1.0)
+    return frozenset(found)
 
 
 @lru_cache(maxsize=8)

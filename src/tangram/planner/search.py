@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ from tangram.planner.frontier import chain_of
 from tangram.planner.lattice import prefix_bound
 from tangram.planner.links import ClassLinks
 from tangram.planner.options import PlanOptions, Pruning
-from tangram.planner.pairs import PairRules
+from tangram.planner.pairs import Pair, PairRules, equal_runs
 from tangram.planner.pinned import pinned_slices
 from tangram.planner.placement import place
 from tangram.planner.problem import FAR_NS, Chain, Problem, with_tail_step
@@ -55,6 +55,7 @@ class Search:
         progress: Called with one line at a time; None is silent.
         incumbent_ns: A time that a plan has to beat to be of interest; None takes any plan.
         only_sizes: Micro-batch sizes to look at; None for all of the job's.
+        only_pairs: Per micro-batch size, the pairs to ask about; of others all that the rules leave.
         queries: Executes slice queries; whoever made its executor closes it.
         counts: Pairs, what each rule removed, queries, options, labels, finalists.
         rejections: Parallelizers that misbehaved, in words.
@@ -74,6 +75,7 @@ class Search:
     progress: Callable[[str], None] | None = None
     incumbent_ns: int | None = None
     only_sizes: frozenset[int] | None = None
+    only_pairs: Mapping[int, frozenset[Pair]] = field(default_factory=dict)
     queries: SliceQueries = field(default_factory=SliceQueries)
     counts: Counter[str] = field(default_factory=Counter)
     rejections: list[str] = field(default_factory=list)
@@ -154,6 +156,17 @@ class Search:
             for idx, size in enumerate(self._sizes)
             if everything or (not composer.proven[idx] and composer.lower_bounds_ns[idx] < found.iteration_ns)
         )
+
+    def pairs_below(self, time_ns: int) -> dict[int, frozenset[Pair]]:
+        """Returns, of micro-batch sizes of which it is known, on which pairs the stages of a plan that takes
+        less than that may be: single ones, and runs of stages on equal numbers of GPUs.
+        """
+        found = {}
+        for idx, (below_ns, pieces) in self.composer.listed.items():
+            problem = self.problem_of(self._sizes[idx])
+            if problem is not None and time_ns <= below_ns:
+                found[self._sizes[idx].size] = equal_runs(problem, pieces, self.space.units)
+        return found
 
     def relaxed(self, table: StageTable) -> dict[int, int]:
         """Returns what no plan of a micro-batch size can beat, at most the time to beat; nothing is searched.
@@ -480,7 +493,13 @@ class Search:
 
     def _rules(self, size: MicroBatch, pruning: Pruning, max_time_s: float) -> PairRules:
         return PairRules(
-            self.atoms, self.model.has_moe, size.reference, pruning, max_time_s, self._allowed_slices()
+            self.atoms,
+            self.model.has_moe,
+            size.reference,
+            pruning,
+            max_time_s,
+            self._allowed_slices(),
+            self.only_pairs.get(size.size),
         )
 
     def _tables(
