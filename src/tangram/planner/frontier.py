@@ -37,6 +37,7 @@ from tangram.planner.labels import Labels, joined, merged, undominated
 from tangram.planner.lattice import PrefixBound
 from tangram.planner.problem import FAR_NS, Chain, Edges, Pieces, Problem
 from tangram.planner.sharing import FULL, Sharing
+from tangram.planner.trails import Trails
 
 _CHUNK_CELLS = 1 << 19
 _BEAM_CHILDREN = 1
@@ -134,11 +135,7 @@ class FrontierSearch:
     pace_floor_ns: int = 0
     merge: bool = False
     must_use: int | None = None
-    _parents: list[IntArray] = field(default_factory=list)
-    _piece_of: list[IntArray] = field(default_factory=list)
-    _extra_of: list[IntArray] = field(default_factory=list)
-    _num_labels: int = 0
-    _complete: list[tuple[int, int]] = field(default_factory=list)
+    _trails: Trails = field(default_factory=Trails)
     _exhausted: bool = True
     _taken: IntArray = field(init=False)
     _most_nic_ns: IntArray = field(init=False)
@@ -185,13 +182,14 @@ class FrontierSearch:
             if self._gives_up():
                 self._exhausted = False
                 break
-        lowest = min((value for value, _ in self._complete), default=None)
+        lowest = min((value for value, _ in self._trails.complete), default=None)
         chains = [] if self.merge else self._chains()
-        pieces = None if self.dominance else self._used_pieces()
-        return SearchResult(chains, lowest, self._num_labels, self._exhausted, self._gives_up(), pieces)
+        pieces = None if self.dominance else self._trails.used_pieces()
+        num_labels = self._trails.num_labels
+        return SearchResult(chains, lowest, num_labels, self._exhausted, self._gives_up(), pieces)
 
     def _gives_up(self) -> bool:
-        return self.label_limit is not None and self._num_labels > self.label_limit
+        return self.label_limit is not None and self._trails.num_labels > self.label_limit
 
     def _root(self) -> Labels:
         zero = np.zeros(1, dtype=np.int64)
@@ -364,7 +362,7 @@ class FrontierSearch:
         keep_idx = self._most_promising(np.flatnonzero(keep), rest, pairs)
         if not len(keep_idx):
             return
-        uid = self._remember(labels.uid[row[keep_idx]], piece[keep_idx], pairs.extra[keep_idx])
+        uid = self._trails.remember(labels.uid[row[keep_idx]], piece[keep_idx], pairs.extra[keep_idx])
         made = Labels(
             used[keep_idx],
             head[keep_idx],
@@ -524,14 +522,6 @@ class FrontierSearch:
         rest = np.where(time >= FAR_NS, FAR_NS, rest)
         return np.where(start == 0, complete, rest)
 
-    def _remember(self, parent: IntArray, piece: IntArray, extra: IntArray) -> IntArray:
-        uid = np.arange(self._num_labels, self._num_labels + len(parent), dtype=np.int64)
-        self._parents.append(parent)
-        self._piece_of.append(piece)
-        self._extra_of.append(extra)
-        self._num_labels += len(parent)
-        return uid
-
     def _distribute(self, made: Labels, start: IntArray, buckets: list[list[Labels]]) -> None:
         order = np.argsort(start, kind="stable")
         ordered = start[order]
@@ -542,43 +532,18 @@ class FrontierSearch:
                 buckets[int(ordered[lo])].append(part)
                 continue
             done = list(zip(part.rest_ns.tolist(), part.uid.tolist(), strict=True))
-            self._complete += done
+            self._trails.complete += done
             if self.dominance:
                 best = min(value for value, _ in done)
                 keep = best + int(best * self.margin_frac) + (1 if self.margin_frac else 0)
                 self.cutoff_ns = min(self.cutoff_ns, keep)
 
-    def _used_pieces(self) -> IntArray:
-        """The pieces of all complete plans."""
-        labels = np.unique(np.array([uid for _, uid in self._complete], dtype=np.int64))
-        used = [labels[:0]]
-        if len(labels):
-            parents, piece_of = np.concatenate(self._parents), np.concatenate(self._piece_of)
-        while len(labels):
-            used.append(piece_of[labels])
-            labels = np.unique(parents[labels])
-            labels = labels[labels >= 0]
-        return np.unique(np.concatenate(used))
-
     def _chains(self) -> list[Chain]:
-        if not self._complete:
-            return []
-        parents = np.concatenate(self._parents)
-        piece_of = np.concatenate(self._piece_of)
-        extra_of = np.concatenate(self._extra_of)
-        self._complete.sort()
         chains: dict[tuple[tuple[int, ...], tuple[int, ...]], Chain] = {}
-        for value, uid in self._complete:
-            pieces: list[int] = []
-            extras: list[int] = []
-            while uid >= 0:
-                pieces.append(int(piece_of[uid]))
-                extras.append(int(extra_of[uid]))
-                uid = int(parents[uid])
+        for value, pieces, extras in self._trails.plans():
             # The same plan comes once with and once without a shared node: the cheaper one is in front.
-            key = tuple(pieces), tuple(extras)
-            if key not in chains:
-                chains[key] = chain_of(self.problem.pieces, pieces, extras, value)
+            if (pieces, extras) not in chains:
+                chains[pieces, extras] = chain_of(self.problem.pieces, pieces, extras, value)
             if len(chains) == self.max_chains:
                 break
         return list(chains.values())
