@@ -70,9 +70,9 @@ def with_layer_degrees(search: Search, found: Found) -> Beyond:
         found: Its answer, or a better plan.
     """
     before_ns = found.iteration_ns
-    bounds = asked_anew(search, search.options, incumbent_ns=before_ns).relaxed(RelaxedTable())
-    lowest_ns = min([before_ns, *bounds.values()])
     worth_ns = int(before_ns * (1 - WORTH_FRAC))
+    bounds = asked_anew(search, search.options, incumbent_ns=before_ns).relaxed(RelaxedTable(), worth_ns)
+    lowest_ns = min([before_ns, *bounds.values()])
     open_sizes = frozenset(size for size, bound_ns in bounds.items() if bound_ns < worth_ns)
     if not open_sizes:
         return Beyond(found, before_ns, lowest_ns, 0, 0)

@@ -141,12 +141,22 @@ class Composer:
                     self._simulate(problem_idx, problem, chain)
         self.num_labels += prober.num_labels
 
-    def least_ns(self, problem: Problem) -> int:
-        """Returns a lower bound of any plan of a problem, at most the cut-off; nothing is simulated."""
+    def least_ns(self, problem: Problem, worth_ns: int, known_ns: int) -> int:
+        """Returns a lower bound of any plan of a problem, at most the cut-off; nothing is simulated.
+
+        Args:
+            problem: Its pieces.
+            worth_ns: Whether anything takes less than that matters.
+            known_ns: If so, no more need be shown than that nothing takes less than this.
+        """
+        cutoff_ns = self.cutoff_ns
         if not len(problem.pieces):
-            return self.cutoff_ns
-        prober, cutoff_ns = Prober(problem, self.effort), self.cutoff_ns
-        prober.is_hard(cutoff_ns)
+            return cutoff_ns
+        prober = Prober(problem, self.effort)
+        if prober.is_hard(cutoff_ns) and known_ns < cutoff_ns:
+            beam = self.effort.scouting().beam
+            if prober.search(Objective.LOWER_BOUND, worth_ns, beam=beam).chains:
+                cutoff_ns = known_ns
         bound = prober.search(Objective.LOWER_BOUND, cutoff_ns)
         lowest = bound.chains[0].value_ns if bound.chains else cutoff_ns
         if not bound.exhausted:

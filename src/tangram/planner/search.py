@@ -168,22 +168,26 @@ class Search:
                 found[self._sizes[idx].size] = equal_runs(problem, pieces, self.space.units)
         return found
 
-    def relaxed(self, table: StageTable) -> dict[int, int]:
+    def relaxed(self, table: StageTable, worth_ns: int) -> dict[int, int]:
         """Returns what no plan of a micro-batch size can beat, at most the time to beat; nothing is searched.
+
+        Of a size that may have plans below a time it may be the bound of another one, where that is lower.
 
         Args:
             table: Whose options are no slower than any stage that is of interest.
+            worth_ns: That time.
         """
         self._sizes = self._ordered_sizes()
         builder = self._builder()
-        found = {}
+        found: dict[int, int] = {}
         for size in self._sizes:
             if size.bound_ns >= self.composer.cutoff_ns:
                 continue
             max_time_s = self._max_time_s(size)
             rules = self._rules(size, Pruning.SAFE, max_time_s)
             tables = builder.build(size.size, rules, self._max_in_flight(size), max_time_s, [table])
-            found[size.size] = self.composer.least_ns(self._stated(size, tables))
+            known_ns = min([self.composer.cutoff_ns, *found.values()])
+            found[size.size] = self.composer.least_ns(self._stated(size, tables), worth_ns, known_ns)
         return found
 
     def _builder(self) -> TableBuilder:
