@@ -71,7 +71,8 @@ def with_layer_degrees(search: Search, found: Found) -> Beyond:
     """
     before_ns = found.iteration_ns
     worth_ns = int(before_ns * (1 - WORTH_FRAC))
-    bounds = asked_anew(search, search.options, incumbent_ns=before_ns).relaxed(RelaxedTable(), worth_ns)
+    first = asked_anew(search, search.options, incumbent_ns=before_ns)
+    bounds, pairs = first.relaxed(RelaxedTable(), worth_ns)
     lowest_ns = min([before_ns, *bounds.values()])
     open_sizes = frozenset(size for size, bound_ns in bounds.items() if bound_ns < worth_ns)
     if not open_sizes:
@@ -84,6 +85,7 @@ def with_layer_degrees(search: Search, found: Found) -> Beyond:
         progress=search.progress,
         incumbent_ns=before_ns,
         only_sizes=open_sizes,
+        only_pairs=pairs,
     )
     better = again.run()
     if found.micro_batch.size in open_sizes:

@@ -34,6 +34,7 @@ from tangram.cost.types import BoolArray, IntArray
 from tangram.planner.candidates import Candidate, Structure, structure, various
 from tangram.planner.effort import Effort, Wide
 from tangram.planner.frontier import Objective
+from tangram.planner.lattice import PrefixBound
 from tangram.planner.polish import Neighbourhood, Step, polish, sweep
 from tangram.planner.prober import Prober
 from tangram.planner.problem import FAR_NS, Chain, Problem, fastest_pieces
@@ -141,8 +142,9 @@ class Composer:
                     self._simulate(problem_idx, problem, chain)
         self.num_labels += prober.num_labels
 
-    def least_ns(self, problem: Problem, worth_ns: int, known_ns: int) -> int:
-        """Returns a lower bound of any plan of a problem, at most the cut-off; nothing is simulated.
+    def least_ns(self, problem: Problem, worth_ns: int, known_ns: int) -> tuple[int, PrefixBound | None]:
+        """Returns a lower bound of any plan of a problem, at most the cut-off, and the guide of all plans
+        below the cut-off; nothing is simulated.
 
         Args:
             problem: Its pieces.
@@ -151,7 +153,7 @@ class Composer:
         """
         cutoff_ns = self.cutoff_ns
         if not len(problem.pieces):
-            return cutoff_ns
+            return cutoff_ns, None
         prober = Prober(problem, self.effort)
         if prober.is_hard(cutoff_ns) and known_ns < cutoff_ns:
             beam = self.effort.scouting().beam
@@ -162,7 +164,7 @@ class Composer:
         if not bound.exhausted:
             lowest = max(min(prober.promise(cutoff_ns)[0], cutoff_ns), prober.merged_bound_ns(cutoff_ns))
         self.num_labels += prober.num_labels
-        return lowest
+        return lowest, prober.guide(self.cutoff_ns)
 
     def promise_ns(self, problem: Problem) -> int:
         """Returns about how long a plan of a problem takes at best, by the relaxed programme alone."""

@@ -17,6 +17,7 @@ from tangram.model.spec import ModelSpec
 from tangram.parallelizers.protocols import StageChoice, StageTable, TableRequest
 from tangram.planner.candidates import Candidate
 from tangram.planner.compose import Composer
+from tangram.planner.corridor import pairs_within
 from tangram.planner.edges import boundaries, placed_edge, tied_bytes
 from tangram.planner.frontier import chain_of
 from tangram.planner.lattice import prefix_bound
@@ -168,10 +169,11 @@ class Search:
                 found[self._sizes[idx].size] = equal_runs(problem, pieces, self.space.units)
         return found
 
-    def relaxed(self, table: StageTable, worth_ns: int) -> dict[int, int]:
+    def relaxed(self, table: StageTable, worth_ns: int) -> tuple[dict[int, int], dict[int, frozenset[Pair]]]:
         """Returns what no plan of a micro-batch size can beat, at most the time to beat; nothing is searched.
 
-        Of a size that may have plans below a time it may be the bound of another one, where that is lower.
+        Of a size that may have plans below a time it may be the bound of another one, where that is lower;
+        of those also the pairs that plans which are no slower than the time to beat can have.
 
         Args:
             table: Whose options are no slower than any stage that is of interest.
@@ -180,15 +182,19 @@ class Search:
         self._sizes = self._ordered_sizes()
         builder = self._builder()
         found: dict[int, int] = {}
+        pairs: dict[int, frozenset[Pair]] = {}
+        cutoff_ns, units = self.composer.cutoff_ns, self.space.units
         for size in self._sizes:
-            if size.bound_ns >= self.composer.cutoff_ns:
+            if size.bound_ns >= cutoff_ns:
                 continue
             max_time_s = self._max_time_s(size)
             rules = self._rules(size, Pruning.SAFE, max_time_s)
             tables = builder.build(size.size, rules, self._max_in_flight(size), max_time_s, [table])
-            known_ns = min([self.composer.cutoff_ns, *found.values()])
-            found[size.size] = self.composer.least_ns(self._stated(size, tables), worth_ns, known_ns)
-        return found
+            problem, known_ns = self._stated(size, tables), min([cutoff_ns, *found.values()])
+            found[size.size], guide = self.composer.least_ns(problem, worth_ns, known_ns)
+            if guide is not None and found[size.size] < worth_ns:
+                pairs[size.size] = pairs_within(problem, guide, cutoff_ns, units)
+        return found, pairs
 
     def _builder(self) -> TableBuilder:
         return TableBuilder(
