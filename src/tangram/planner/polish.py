@@ -200,25 +200,30 @@ class Neighbourhood:
 
     def _legal(self, step: Step) -> bool:
         """Whether the windows are in the space and in memory."""
-        for place, extra in enumerate(step.extras[:-1]):
-            if not 0 <= extra <= self._most_extra(step.pieces[place], step.pieces[place + 1]):
-                return False
+        most = self._most_extras(step.pieces)
+        in_space = all(0 <= extra <= limit for extra, limit in zip(step.extras, most, strict=False))
+        return in_space and self._fits([self._piece(piece) for piece in step.pieces], step.extras)
+
+    def _fits(self, rows: Sequence[_Piece], extras: Sequence[int]) -> bool:
+        """Whether every piece holds as many micro-batches as its place means."""
         window, m = 0, self.problem.num_micro_batches
-        for piece, extra in zip(reversed(step.pieces), reversed(step.extras), strict=True):
-            row = self._piece(piece)
+        for row, extra in zip(reversed(rows), reversed(extras), strict=True):
             window += 1 + extra
-            if min(window, m) > row.max_in_flight:
+            if row.max_in_flight < window and row.max_in_flight < m:
                 return False
             window += row.span
         return True
 
-    def _most_extra(self, front: int, behind: int) -> int:
-        """The largest extra warm-up of an edge that is part of the space."""
-        key = (front, behind)
+    def _most_extras(self, pieces: Sequence[int]) -> list[int]:
+        """The largest extra warm-up behind each piece but the last that is part of the space."""
+        return [self._most_extra(front, self._piece(behind).portion[2]) for front, behind in pairwise(pieces)]
+
+    def _most_extra(self, front: int, head_class: int) -> int:
+        key = (front, head_class)
         if key not in self._extras:
-            head, most = int(self.problem.pieces.head_class[behind]), 0
+            most = 0
             while most < self.problem.max_extra_in_flight:
-                if not self.problem.extra_helps(front, head, most + 1, self.pace_floor_ns):
+                if not self.problem.extra_helps(front, head_class, most + 1, self.pace_floor_ns):
                     break
                 most += 1
             self._extras[key] = most
@@ -241,7 +246,7 @@ class Neighbourhood:
         slowest = max(int(self.problem.pieces.tail_time_ns[piece]) for piece in step.pieces)
         if not any(_BUSY_LINK * edge[2] > slowest for edge in edges):
             return []
-        most = [self._most_extra(a, b) for a, b in pairwise(step.pieces)]
+        most = self._most_extras(step.pieces)
         if prod(extra + 1 for extra in most) > _MOST_WINDOWS:
             return []
         extras = product(*(range(extra + 1) for extra in most))
@@ -249,23 +254,25 @@ class Neighbourhood:
 
     def _with_windows(self, pieces: tuple[int, ...], extras: tuple[int, ...]) -> Iterator[Step]:
         """The extra warm-up as it was, none, and the most that memory holds, edge by edge from the back."""
-        kept = Step(pieces, extras)
-        if self._legal(kept):
-            yield kept
-        step = plain = Step(pieces, (0,) * len(pieces))
-        if not self._legal(plain):
+        rows, found = [self._piece(piece) for piece in pieces], [0] * len(pieces)
+        if not self._fits(rows, found):
             return
-        yield plain
-        for most in range(1, self.problem.max_extra_in_flight + 1):
-            for place in reversed(range(len(pieces) - 1)):
-                more = list(step.extras)
-                more[place] = most
-                other = Step(pieces, tuple(more))
-                if self._legal(other):
-                    step = other
-            if step != plain:
-                yield step
-                plain = step
+        most = self._most_extras(pieces)
+        if all(extra <= limit for extra, limit in zip(extras, most, strict=False)) and self._fits(
+            rows, extras
+        ):
+            yield Step(pieces, extras)
+        yield Step(pieces, tuple(found))
+        for extra in range(1, self.problem.max_extra_in_flight + 1):
+            before = found.copy()
+            for place in reversed(range(len(most))):
+                less = found[place]
+                if extra <= most[place]:
+                    found[place] = extra
+                    if not self._fits(rows, found):
+                        found[place] = less
+            if found != before:
+                yield Step(pieces, tuple(found))
 
     def _other_pieces(self, step: Step, below_ns: int) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
         """Other pieces for one stage or two neighbours, on the GPUs that the others leave, and the extra
