@@ -94,6 +94,7 @@ class Composer:
     report: Callable[[], None] | None = None
     _open: dict[int, Prober] = field(default_factory=dict)
     _scouts: dict[int, Prober] = field(default_factory=dict)
+    _around: dict[int, Neighbourhood] = field(default_factory=dict)
     _polished: set[tuple[object, ...]] = field(default_factory=set)
     _swept: set[tuple[int, tuple[int, ...]]] = field(default_factory=set)
     _seen: dict[tuple[int, tuple[int, ...], tuple[int, ...]], Candidate] = field(default_factory=dict)
@@ -220,6 +221,7 @@ class Composer:
                 break
             self._polish(before.problem_idx, self._open[before.problem_idx], most_starts=1)
         self._open.clear()
+        self._around.clear()
 
     def list_rest(self) -> None:
         """Simulates every plan whose bound is below the best time, of all problems considered; instead of
@@ -365,7 +367,7 @@ class Composer:
         num_starts = wide.polish_starts if most_starts is None else most_starts
         if self._is_settled(problem_idx):
             return
-        around = Neighbourhood(problem, prober.pace_floor_ns)
+        around = self._around.setdefault(problem_idx, Neighbourhood(problem, prober.pace_floor_ns))
 
         def execute(chain: Chain) -> int:
             return self._simulate(problem_idx, problem, chain).time_ns
