@@ -51,6 +51,7 @@ class _Piece(NamedTuple):
     num_stages: int
     span: int
     max_in_flight: int
+    time_ns: int
     occupied_ns: int
 
 
@@ -103,7 +104,7 @@ class Neighbourhood:
         table = self.problem.pieces
         island, gpus, head_class = (c[idx].tolist() for c in (table.island, table.gpus, table.head_class))
         portions = zip(island, gpus, head_class, strict=True)
-        columns = (table.num_stages, table.span, table.max_in_flight, table.occupied_ns)
+        columns = (table.num_stages, table.span, table.max_in_flight, table.time_ns, table.occupied_ns)
         others = (column[idx].tolist() for column in columns)
         found = [_Piece(*row) for row in zip(idx.tolist(), portions, island, gpus, *others, strict=True)]
         self._pieces.update((row.piece, row) for row in found)
@@ -138,9 +139,15 @@ class Neighbourhood:
         """The plan as the search would return it."""
         return chain_of(self.problem.pieces, step.pieces, step.extras, 0)
 
-    def occupied_ns(self, step: Step) -> int:
-        """A time that no plan with one of these pieces beats: all micro-batches of the slowest."""
-        return max(self._piece(piece).occupied_ns for piece in step.pieces)
+    def quick_bound_ns(self, step: Step) -> int:
+        """The least of what :meth:`bound_ns` sees, at once: all micro-batches of a piece, and one of those in
+        front of it.
+        """
+        ahead = bound = 0
+        for row in map(self._piece, step.pieces):
+            bound = max(bound, ahead + row.occupied_ns)
+            ahead += row.time_ns
+        return bound
 
     def _stages_of(self, piece: int) -> tuple[StageTimes, ...]:
         if piece not in self._stages:
@@ -417,7 +424,7 @@ def _promising(
         looked_at += 1
         if other in seen or other in found:
             continue
-        if around.occupied_ns(other) >= below_ns:
+        if around.quick_bound_ns(other) >= below_ns:
             continue
         bound_ns = around.bound_ns(other)
         if bound_ns < below_ns:
