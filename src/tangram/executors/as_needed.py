@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 from tangram.executors.inline import InlineExecutor
+from tangram.executors.processes import ProcessExecutor
 from tangram.executors.protocol import Errand, Executor, Item, Lost, Result
-
-if TYPE_CHECKING:
-    from tangram.executors.processes import ProcessExecutor
 
 THRESHOLD_S = 2.0
 """Of guessed work, from which on starting processes is no longer most of it."""
@@ -36,8 +33,5 @@ class AsNeededExecutor:
         if num_items < 2 or (os.cpu_count() or 1) == 1:
             return self._here
         if self._there is None and seconds_each * num_items > THRESHOLD_S:
-            # Imported where it is needed: most plans never start a process.
-            from tangram.executors.processes import ProcessExecutor
-
             self._there = ProcessExecutor()
         return self._there or self._here

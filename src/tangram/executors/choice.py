@@ -10,6 +10,7 @@ from enum import StrEnum
 from tangram.errors import InputError, UnknownNameError
 from tangram.executors.as_needed import AsNeededExecutor
 from tangram.executors.inline import InlineExecutor
+from tangram.executors.processes import ProcessExecutor
 from tangram.executors.protocol import Executor
 
 MOST_WORKERS = 1024
@@ -83,8 +84,6 @@ def new_executor(choice: ExecutorChoice, report: Callable[[str], None] | None = 
         case ExecutorKind.INLINE:
             return InlineExecutor()
         case ExecutorKind.PROCESSES:
-            from tangram.executors.processes import ProcessExecutor
-
             return ProcessExecutor(choice.workers)
         case ExecutorKind.RAY:
             # Imported where it is needed: Ray is optional, and large.
