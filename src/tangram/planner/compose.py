@@ -38,6 +38,7 @@ from tangram.planner.lattice import PrefixBound
 from tangram.planner.polish import Neighbourhood, Step, polish, sweep
 from tangram.planner.prober import Prober
 from tangram.planner.problem import FAR_NS, Chain, Problem, fastest_pieces
+from tangram.planner.raising import Raiser
 
 Referee = Callable[[Problem, Chain], int]
 
@@ -93,6 +94,8 @@ class Composer:
     num_labels: int = 0
     report: Callable[[], None] | None = None
     _open: dict[int, Prober] = field(default_factory=dict)
+    _raiser: Raiser = field(default_factory=Raiser)
+    _tried_ns: dict[int, int] = field(default_factory=dict)
     _scouts: dict[int, Prober] = field(default_factory=dict)
     _around: dict[int, Neighbourhood] = field(default_factory=dict)
     _polished: set[tuple[object, ...]] = field(default_factory=set)
@@ -220,6 +223,7 @@ class Composer:
             if self.best is before:
                 break
             self._polish(before.problem_idx, self._open[before.problem_idx], most_starts=1)
+        self._raise(closely=True)
         self._open.clear()
         self._around.clear()
 
@@ -267,6 +271,14 @@ class Composer:
         if self.report is not None:
             self.report()
 
+    def _raise(self, *, closely: bool = False) -> None:
+        """Raises the least of all bounds by cases, where there are any."""
+
+        def raised(idx: int, bound_ns: int) -> None:
+            self.close(idx, bound_ns, proven=bound_ns >= self.cutoff_ns)
+
+        self._raiser.raise_least(self.lower_bounds_ns, self.cutoff_ns, raised, closely=closely)
+
     def _first_plan(self, problem_idx: int, prober: Prober) -> None:
         if not len(prober.problem.pieces):
             return
@@ -286,6 +298,11 @@ class Composer:
         if prober.is_hard(self.cutoff_ns):
             for chain in prober.first_chains(self.cutoff_ns)[:4]:
                 self._simulate(problem_idx, problem, chain)
+            if self._raiser.proves(problem_idx, problem, self.cutoff_ns):
+                pace = min(prober.promise(self.cutoff_ns)[0], self.cutoff_ns)
+                self.stairs_ns[problem_idx] = (pace, self.cutoff_ns)
+                self.close(problem_idx, self.cutoff_ns, proven=True)
+                return
         bound = prober.search(Objective.LOWER_BOUND, self.cutoff_ns)
         pace = min(prober.promise(self.cutoff_ns)[0], self.cutoff_ns)
         lowest = bound.chains[0].value_ns if bound.chains else self.cutoff_ns
@@ -308,10 +325,15 @@ class Composer:
         self._open[problem_idx] = prober
 
     def _is_settled(self, problem_idx: int) -> bool:
-        """Whether no plan of a problem can beat the best one, as its lowest bound says."""
-        lowest = self.stairs_ns[problem_idx][1]
-        if lowest < self.cutoff_ns:
-            return False
+        """Whether no plan of a problem can beat the best one, as its lowest bound says, or cases show."""
+        cutoff_ns = self.cutoff_ns
+        if self.stairs_ns[problem_idx][1] < cutoff_ns:
+            if problem_idx not in self._raiser.cases or self._tried_ns.get(problem_idx) == cutoff_ns:
+                return False
+            self._tried_ns[problem_idx] = cutoff_ns
+            if not self._raiser.proves(problem_idx, self._open[problem_idx].problem, cutoff_ns):
+                return False
+            self.stairs_ns[problem_idx] = (self.stairs_ns[problem_idx][0], cutoff_ns)
         self.close(problem_idx, self.cutoff_ns, proven=True)
         return True
 

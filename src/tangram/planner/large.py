@@ -26,12 +26,12 @@ from itertools import cycle
 from tangram.cost.types import BoolArray
 from tangram.planner.blocks import BlockPlanner
 from tangram.planner.candidates import Candidate
-from tangram.planner.cases import FINEST, NARROWEST, Casework
 from tangram.planner.compose import Composer
 from tangram.planner.contenders import Contender, Round, distinct, promising
 from tangram.planner.dual import dual_bound_ns
 from tangram.planner.paces import shortest_pace
 from tangram.planner.problem import FAR_NS, Chain, Problem
+from tangram.planner.raising import MOST_CASES
 from tangram.planner.starts import starts
 from tangram.planner.walk import Place, Walk
 
@@ -42,10 +42,6 @@ _PROMISE_STEPS, _RELAXED_STEPS = 4, 12  # of the relaxed bound
 _GOOD_GAP_SHIFT = 4  # no relaxed bound where what is left is less than 1/16
 _ROUNDS = (Round(9, 6_000, 48_000_000), Round(3, 30_000, 0))
 """A second walk that is simulated finds nothing more; many first ones do."""
-_ROUGH_SHIFT = 5  # to know where to look, times need not be told apart by less than 1/32 of the gap
-_CLOSE_FRAC = 0.0002  # least distance of times to show in the end
-_MOST_CASES = 800  # for each time to show
-_WIDEST_SHIFT = 3  # the next time to show is no more than 1/8 below one that could not be shown
 _WALKED = 3  # plans of a walk that are simulated
 _STARTS = (9, 5, 4)  # walks from what bounds leave, of the sizes with the lowest bounds
 _TARGETS, _PATIENCE = (1.001, 1.004, 1.008, 1.012, 1.02, 1.03), 2
@@ -59,10 +55,8 @@ looked into for each.
 class LargeComposer(Composer):
     """Keeps the best plan over several problems, for large clusters."""
 
-    _cases: dict[int, Casework] = field(default_factory=dict)
     _order: tuple[int, ...] | None = None
     _planned: set[int] = field(default_factory=set)
-    _not_shown_ns: dict[int, int] = field(default_factory=dict)
 
     def consider(self, problem_idx: int, problem: Problem) -> None:
         """Bounds one problem, and looks for plans where it may hold a better one."""
@@ -74,11 +68,8 @@ class LargeComposer(Composer):
         if self.effort.quick:
             self.close(problem_idx, 0, proven=False)
             return
-        cases = Casework.of(problem, self.cutoff_ns)
-        proven = cases.proves(self.cutoff_ns, _MOST_CASES)
+        proven = self._raiser.proves(problem_idx, problem, self.cutoff_ns)
         self.close(problem_idx, self.cutoff_ns if proven else 0, proven=proven)
-        if not proven:
-            self._cases[problem_idx], self._not_shown_ns[problem_idx] = cases, self.cutoff_ns
 
     def scout(self, problem_idx: int, problem: Problem) -> None:
         """Looks for a first plan in a problem that may leave useful pieces out; says nothing of bounds."""
@@ -104,7 +95,7 @@ class LargeComposer(Composer):
         self._raise()
         for idx in self._by_bound()[:_PLANNED]:
             if idx not in self._planned:
-                self._plan(idx, self._cases[idx].problem)
+                self._plan(idx, self._raiser.cases[idx].problem)
                 self._raise()
         self._walk()
         self._raise(closely=True)
@@ -133,30 +124,6 @@ class LargeComposer(Composer):
                 return
             self._with_step_ends(problem_idx, problem, planner, pace, order)
 
-    def _raise(self, *, closely: bool = False) -> None:
-        """Raises the least of all bounds as far as it can be shown, at most to the time of the best plan.
-
-        What counts is the least: so it is always the size with the least bound whose distance to the least
-        time that could not be shown is halved.
-        """
-        narrowest = FINEST if closely else NARROWEST
-        if closely:  # by about so much more may be shown in narrower cases
-            self._not_shown_ns = {idx: t + int(NARROWEST * t) for idx, t in self._not_shown_ns.items()}
-        while open_sizes := self._by_bound():
-            idx = open_sizes[0]
-            low, failed = self.lower_bounds_ns[idx], min(self.cutoff_ns, self._not_shown_ns[idx])
-            enough = _CLOSE_FRAC * failed if closely else (self.cutoff_ns - low) >> _ROUGH_SHIFT
-            if failed - low <= enough:
-                return
-            if failed < self._not_shown_ns[idx]:
-                target = failed  # the time of a plan that was found since
-            else:
-                target = max((low + failed) // 2, failed - (failed >> _WIDEST_SHIFT))
-            if self._cases[idx].proves(target, _MOST_CASES, narrowest):
-                self.close(idx, target, proven=target >= self.cutoff_ns)
-            else:
-                self._not_shown_ns[idx] = target
-
     def _relax(self) -> None:
         """Raises bounds that are still far from the best plan by prices for GPUs: where stages are few, as on
         clusters that are just too large to be counted, they see more.
@@ -168,7 +135,7 @@ class LargeComposer(Composer):
             low, best = self.lower_bounds_ns[idx], self.cutoff_ns
             if best - low <= best >> _GOOD_GAP_SHIFT:
                 return
-            low = max(low, min(dual_bound_ns(self._cases[idx].problem, best, _RELAXED_STEPS), best))
+            low = max(low, min(dual_bound_ns(self._raiser.cases[idx].problem, best, _RELAXED_STEPS), best))
             self.close(idx, low, proven=low >= best)
 
     def _walk(self) -> None:
@@ -177,7 +144,7 @@ class LargeComposer(Composer):
         for idx, count in zip(self._by_bound(), _STARTS, strict=False):
             # No plans are looked for of a size that can be at most half as good as the bound.
             target = (self.lower_bound_ns() + self.cutoff_ns) // 2
-            if self.lower_bounds_ns[idx] < target and not self._cases[idx].proves(target, _MOST_CASES):
+            if self.lower_bounds_ns[idx] < target and not self._raiser.cases[idx].proves(target, MOST_CASES):
                 contenders += self._contenders(idx, count)
         for number, round_ in enumerate(_ROUNDS):
             chosen = promising(contenders, self.cutoff_ns, self.lower_bound_ns(), round_.walks)
@@ -188,7 +155,11 @@ class LargeComposer(Composer):
 
     def _contenders(self, problem_idx: int, count: int) -> list[Contender]:
         """The best block plan of a size, and plans near what cannot be shown of times up to the best plan."""
-        cases, bound, best = self._cases[problem_idx], self.lower_bounds_ns[problem_idx], self.cutoff_ns
+        cases, bound, best = (
+            self._raiser.cases[problem_idx],
+            self.lower_bounds_ns[problem_idx],
+            self.cutoff_ns,
+        )
         problem = cases.problem
         walk, places = Walk(problem, best), list[Place]()
         for number, factor in enumerate(_TARGETS):
@@ -208,7 +179,11 @@ class LargeComposer(Composer):
     def _walked(self, contender: Contender, round_: Round, seed: int) -> Contender:
         """Walks on from a plan, and simulates the best plans on the way."""
         better = contender.walk.go(
-            contender.place, contender.steps(round_), seed, simulated=contender.is_simulated
+            contender.place,
+            contender.steps(round_),
+            seed,
+            simulated=contender.is_simulated,
+            gpus_too=seed % 3 == 2,
         )
         for place in reversed(better[-_WALKED:]):
             self._simulate(contender.problem_idx, contender.walk.problem, contender.walk.chain(place))
@@ -218,7 +193,7 @@ class LargeComposer(Composer):
     def _by_bound(self) -> list[int]:
         """Returns the micro-batch sizes whose bounds are below the best time, the lowest first."""
         bounds = self.lower_bounds_ns
-        below = [idx for idx in self._cases if bounds[idx] < self.cutoff_ns]
+        below = [idx for idx in self._raiser.cases if bounds[idx] < self.cutoff_ns]
         return sorted(below, key=lambda idx: (bounds[idx], idx))
 
     def _with_step_ends(

@@ -40,6 +40,7 @@ _HOTTEST_JUDGED = 0.01  # the same where the referee judges: shared NICs make pl
 _DOUBT_SHIFT = 6  # the referee is asked about plans up to 1/64 above the limit at best
 _LONGEST_SHIFT = 2  # atoms by which a cut moves
 _TWO_MOVES = 0.4  # share of steps
+_GPUS_TOO = 0.5  # share of splits and merges that split and merge GPUs as well, on walks that may
 _SLACK_SHIFT = 6  # pieces too slow for 1/64 above the first plan are left out
 _LONGEST_CYCLE = 9  # micro-batches
 _FEW_TASKS = 8_000  # stages times micro-batches up to which plans are simulated on the way
@@ -271,6 +272,7 @@ class Walk:
         seed: int = 1,
         *,
         simulated: bool = True,
+        gpus_too: bool = False,
         judgements: int | None = None,
     ) -> list[Place]:
         """Walks so many steps.
@@ -281,6 +283,8 @@ class Walk:
             seed: Another one is another walk.
             simulated: Whether plans are judged by their simulated time, where that does not take long, or by
                 the referee if there is one.
+            gpus_too: Whether a stage may be split along with its GPUs, and merged so: it finds other numbers of
+                stages, and leads away from good plans of many.
             judgements: Plans to judge so at most; None for all that pass.
 
         Returns:
@@ -294,9 +298,9 @@ class Walk:
         for step in range(steps):
             if number == judgements:
                 break
-            stages = self._moved(list(at.stages), draws)
+            stages = self._moved(list(at.stages), draws, gpus_too)
             if stages is not None and draws.share() < _TWO_MOVES:
-                stages = self._moved(stages, draws)
+                stages = self._moved(stages, draws, gpus_too)
             if stages is None or not _in_order(stages, self.problem.num_atoms):
                 continue
             gone = step / steps if judgements is None else max(step / steps, number / judgements)
@@ -340,7 +344,7 @@ class Walk:
                 edges.append(SimEdge(x - occupancy, occupancy, occupancy))
         return iteration_ns(SimPipeline(tuple(stages), tuple(edges), m))
 
-    def _moved(self, stages: list[Stage], draws: Draws) -> list[Stage] | None:
+    def _moved(self, stages: list[Stage], draws: Draws, gpus_too: bool = False) -> list[Stage] | None:
         """Changes a plan a little; what comes out need not be one."""
         kind, i = draws.share(), draws.below(len(stages))
         stage = stages[i]
@@ -360,18 +364,29 @@ class Walk:
         elif kind < 0.88:
             return _elsewhere(stages, i, draws.below(len(stages)))
         elif kind < 0.94:
-            start = stages[i - 1].stop if i else 0
-            if stage.stop - start < 2:
-                return None
-            cut = start + 1 + draws.below(stage.stop - start - 1)
-            stages.insert(i, Stage(cut, stage.island, stage.gpus, stage.extra))
-            island = stage.island if draws.share() < 0.5 else draws.below(len(self._sizes))
-            return self._resized(stages, i, island, draws)
+            return self._split(stages, i, draws, gpus_too)
         elif i + 1 < len(stages):
             behind = stages[i + 1]
             kept = stage if draws.share() < 0.5 else behind
-            stages[i : i + 2] = [Stage(behind.stop, kept.island, kept.gpus, kept.extra)]
+            gpus = kept.gpus
+            if gpus_too and stage.island == behind.island and draws.share() < _GPUS_TOO:
+                gpus = stage.gpus + behind.gpus
+            stages[i : i + 2] = [Stage(behind.stop, kept.island, gpus, kept.extra)]
         return stages
+
+    def _split(self, stages: list[Stage], i: int, draws: Draws, gpus_too: bool) -> list[Stage] | None:
+        """Splits a stage, and its GPUs too or puts the first part on another portion."""
+        stage, start = stages[i], stages[i - 1].stop if i else 0
+        if stage.stop - start < 2:
+            return None
+        cut = start + 1 + draws.below(stage.stop - start - 1)
+        if gpus_too and draws.share() < _GPUS_TOO:
+            half = stage.gpus // 2
+            stages[i : i + 1] = [stage._replace(stop=cut, gpus=stage.gpus - half), stage._replace(gpus=half)]
+            return stages
+        stages.insert(i, stage._replace(stop=cut))
+        island = stage.island if draws.share() < 0.5 else draws.below(len(self._sizes))
+        return self._resized(stages, i, island, draws)
 
     def _resized(self, stages: list[Stage], i: int, island: int, draws: Draws) -> list[Stage] | None:
         """Puts a stage on another portion of an island."""
