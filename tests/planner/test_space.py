@@ -96,6 +96,19 @@ def test_node_counts_thin_out_only_on_large_islands(nodes: int) -> None:
     assert max(counts) == nodes
 
 
+def test_a_space_that_may_not_be_coarse_is_large_instead() -> None:
+    islands = [make_island("one", 8, 8), make_island("other", 8, 8)]
+    coarse = search_space(islands, Precision.FP16, may_be_large=True)
+    assert not coarse.is_large
+    assert max(coarse.units) > 1
+    whole = search_space(islands, Precision.FP16, may_be_large=True, may_be_coarse=False)
+    assert whole.is_large
+    assert whole.units == (1, 1)
+    assert not whole.notes
+    assert not search_space(islands[:1], Precision.FP16, may_be_large=True, may_be_coarse=False).is_large
+    assert not search_space(islands, Precision.FP16, may_be_coarse=False).is_large
+
+
 def test_too_many_islands_are_large_in_any_units() -> None:
     islands = [make_island(f"island{idx}", 4, 1) for idx in range(13)]
     assert search_space(islands, Precision.FP16, may_be_large=True).is_large

@@ -32,15 +32,14 @@ from tangram.planner.dual import dual_bound_ns
 from tangram.planner.paces import shortest_pace
 from tangram.planner.problem import FAR_NS, Chain, Problem
 from tangram.planner.raising import MOST_CASES
-from tangram.planner.starts import starts
+from tangram.planner.starts import halved, starts
 from tangram.planner.walk import Place, Walk
 
-_PACES = (1.0, 1.01, 1.02, 1.04, 1.07)
+_PACES, _FEW_PACES = (1.0, 1.01, 1.02, 1.04, 1.07), (1.0, 1.02)
 _STEP_ENDS = 3  # limits on step ends that are tried per pace
-_PLANNED = 1  # micro-batch sizes, those with the lowest bounds
 _PROMISE_STEPS, _RELAXED_STEPS = 4, 12  # of the relaxed bound
 _GOOD_GAP_SHIFT = 4  # no relaxed bound where what is left is less than 1/16
-_ROUNDS = (Round(9, 6_000, 48_000_000), Round(3, 30_000, 0))
+_ROUNDS = (Round(14, 4_000, 30_000_000), Round(2, 30_000, 0))
 """A second walk that is simulated finds nothing more; many first ones do."""
 _WALKED = 3  # plans of a walk that are simulated
 _STARTS = (9, 5, 4)  # walks from what bounds leave, of the sizes with the lowest bounds
@@ -57,6 +56,7 @@ class LargeComposer(Composer):
 
     _order: tuple[int, ...] | None = None
     _planned: set[int] = field(default_factory=set)
+    _waiting: dict[int, Problem] = field(default_factory=dict)
 
     def consider(self, problem_idx: int, problem: Problem) -> None:
         """Bounds one problem, and looks for plans where it may hold a better one."""
@@ -68,7 +68,16 @@ class LargeComposer(Composer):
         if self.effort.quick:
             self.close(problem_idx, 0, proven=False)
             return
-        proven = self._raiser.proves(problem_idx, problem, self.cutoff_ns)
+        self._bound(problem_idx, problem)
+
+    def _bound(self, problem_idx: int, problem: Problem) -> None:
+        """Asks whether a problem may have a better plan, as soon as there is one to be better than."""
+        proven = False
+        if self.cutoff_ns < FAR_NS:
+            self._waiting.pop(problem_idx, None)
+            proven = self._raiser.proves(problem_idx, problem, self.cutoff_ns)
+        else:
+            self._waiting[problem_idx] = problem
         self.close(problem_idx, self.cutoff_ns if proven else 0, proven=proven)
 
     def scout(self, problem_idx: int, problem: Problem) -> None:
@@ -92,10 +101,12 @@ class LargeComposer(Composer):
 
     def settle(self) -> None:
         """Plans the sizes with the lowest bounds, raises these, and improves the best plans."""
+        for idx, problem in list(self._waiting.items()):
+            self._bound(idx, problem)
         self._raise()
-        for idx in self._by_bound()[:_PLANNED]:
-            if idx not in self._planned:
-                self._plan(idx, self._raiser.cases[idx].problem)
+        for idx in self._by_bound()[: len(_STARTS)]:
+            if idx not in self._planned and self._is_worthwhile(idx):
+                self._plan(idx, self._raiser.cases[idx].problem, _FEW_PACES)
                 self._raise()
         self._walk()
         self._raise(closely=True)
@@ -108,7 +119,7 @@ class LargeComposer(Composer):
         """Takes a plan as one of the candidates."""
         self._simulate(problem_idx, problem, chain)
 
-    def _plan(self, problem_idx: int, problem: Problem) -> None:
+    def _plan(self, problem_idx: int, problem: Problem, paces: tuple[float, ...] = _PACES) -> None:
         """Simulates block plans of paces from the shortest."""
         if not len(problem.pieces):
             return
@@ -118,7 +129,7 @@ class LargeComposer(Composer):
             return
         self._order = order
         self._planned.add(problem_idx)
-        for factor in _PACES[:1] if self.effort.quick else _PACES:
+        for factor in paces[:1] if self.effort.quick else paces:
             pace = int(shortest * factor)
             if pace * problem.num_micro_batches >= self.cutoff_ns:
                 return
@@ -142,9 +153,7 @@ class LargeComposer(Composer):
         """Walks from many plans a little, and from those that do best some more."""
         contenders = []
         for idx, count in zip(self._by_bound(), _STARTS, strict=False):
-            # No plans are looked for of a size that can be at most half as good as the bound.
-            target = (self.lower_bound_ns() + self.cutoff_ns) // 2
-            if self.lower_bounds_ns[idx] < target and not self._raiser.cases[idx].proves(target, MOST_CASES):
+            if self._is_worthwhile(idx):
                 contenders += self._contenders(idx, count)
         for number, round_ in enumerate(_ROUNDS):
             chosen = promising(contenders, self.cutoff_ns, self.lower_bound_ns(), round_.walks)
@@ -152,6 +161,12 @@ class LargeComposer(Composer):
             contenders = [
                 self._walked(c, round_, seed) for c, seed in zip(cycle(chosen), seeds, strict=False)
             ]
+
+    def _is_worthwhile(self, problem_idx: int) -> bool:
+        """Whether a size may have plans in the better half of what is between the bound and the best plan."""
+        target = (self.lower_bound_ns() + self.cutoff_ns) // 2
+        cases = self._raiser.cases[problem_idx]
+        return self.lower_bounds_ns[problem_idx] < target and not cases.proves(target, MOST_CASES)
 
     def _contenders(self, problem_idx: int, count: int) -> list[Contender]:
         """The best block plan of a size, and plans near what cannot be shown of times up to the best plan."""
@@ -169,6 +184,7 @@ class LargeComposer(Composer):
             # Those that were looked into first are too wide to say when a stage is to be done.
             places += starts(walk, cases.left[len(cases.left) // 2 :])
         places = distinct(places)[:count]
+        places = distinct([*places, *halved(walk, places)])[:count]
         own = [c for c in self.candidates if c.problem_idx == problem_idx]
         if own:
             best_own = min(own, key=lambda c: c.rank)

@@ -21,25 +21,25 @@ def shortest_pace(
     Args:
         problem: What to compose.
         planner: Of that problem.
-        order: Of the islands, to begin with; None when nothing is known. Other orders are tried where it
-            ends.
+        order: Of the islands, as it was best at another micro-batch size; None when nothing is known: then
+            other orders are tried where the one that is found ends.
     """
     pieces, any_step = problem.pieces, int(problem.pieces.head_step_ns.max())
     slowest = int(pieces.period_ns.max())
     low, high = 0, _least_pace_ns(problem)
     for _ in range(_MOST_DOUBLINGS):
         chain, _, found = planner.plan(high, any_step, order)
-        if chain is None and order is not None:
-            chain, _, found = planner.plan(high, any_step)
         if chain is not None:
             break
-        if not low and planner.plan(slowest, any_step)[0] is None:
+        if not low and planner.plan(slowest, any_step, order)[0] is None:
+            if order is not None:
+                return shortest_pace(problem, planner, None)
             return slowest, None
         low, high = high, high + (high >> 1)
     else:
         return high, None
     high, found = _halved(planner, low, high, found, any_order=False)
-    if len(found) == 1:
+    if len(found) == 1 or order is not None:
         return high, found
     return _halved(planner, high - (high >> _LAST_SHIFT), high, found, any_order=True)
 

@@ -100,11 +100,17 @@ def _planned(
         atoms = cut_atoms(model, options.granularity)
         check_atoms(len(atoms))
         islands = build_islands(cluster, job.precision, options.tolerances)
-        space = search_space(islands, job.precision, may_be_large=job.pins.pp is None)
+        resolved = _resolved(options)
+        space = search_space(
+            islands,
+            job.precision,
+            may_be_large=job.pins.pp is None,
+            may_be_coarse=resolved.parallelizers != (FIRST,),
+        )
         check_pins(model, job, space)
     with clock.phase("measured_s"):
         job = with_measured(job, asked.measured, model, atoms, space.islands)
-    search = Search(model, atoms, cluster, job, space, _resolved(options), progress, queries=queries)
+    search = Search(model, atoms, cluster, job, space, resolved, progress, queries=queries)
     answer = best_answer(search, clock.phase, may_stop)
     if answer is None:
         raise infeasible(search)

@@ -90,7 +90,8 @@ class Raiser:
             if low >= best_ns or idx not in self.cases:
                 return
             failed = min(best_ns, self._not_shown_ns[idx])
-            if failed - low <= (_CLOSE_FRAC * failed if closely else (best_ns - low) >> _ROUGH_SHIFT):
+            enough = int(_CLOSE_FRAC * failed) if closely else (best_ns - low) >> _ROUGH_SHIFT
+            if failed - low <= max(enough, 1):
                 return
             if failed < self._not_shown_ns[idx]:
                 target = failed  # the time of a plan that was found since

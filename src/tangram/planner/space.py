@@ -1,9 +1,10 @@
 """What the search may use: islands, their portions, and how finely their GPUs are counted.
 
 GPUs left per island span a lattice; while its size is at most ``LATTICE_LIMIT`` every portion counts.
-Larger clusters are counted in larger units (part of a node), the island with most units first, and the plan
-says so. Where units would be whole nodes or more, states are not counted at all, and the space is *large*:
-it has every portion, and is searched in another way (:mod:`tangram.planner.large`).
+On larger clusters states are not counted at all: the space is *large*, has every portion, and is searched
+in another way (:mod:`tangram.planner.large`). That way hardly knows slice plans of several stages; where
+there may be some, GPUs are counted in larger units (part of a node), the island with most units first, and
+the plan says so; the space is large only where units would be whole nodes or more.
 """
 
 from __future__ import annotations
@@ -110,6 +111,7 @@ def search_space(
     *,
     lattice_limit: int = LATTICE_LIMIT,
     may_be_large: bool = False,
+    may_be_coarse: bool = True,
     large: bool = False,
 ) -> SearchSpace:
     """Builds the space over islands.
@@ -119,6 +121,7 @@ def search_space(
         precision: Of the job.
         lattice_limit: Most points of the lattice of GPUs left; the space is coarsened to it.
         may_be_large: Whether the space may be large instead of being counted in units of whole nodes.
+        may_be_coarse: Whether such a space is rather counted in parts of a node, where that will do.
         large: Whether it is, however few GPUs there are.
     """
     usable = tuple(i for i in islands if i.gpu.supports(precision))
@@ -138,6 +141,7 @@ def search_space(
         u >= max(i.gpus_per_node, 2) and i.num_nodes > 1 for i, u in zip(usable, units, strict=True)
     )
     too_coarse = too_coarse or _points(usable, units) > lattice_limit  # too many islands, in any units
+    too_coarse = too_coarse or (not may_be_coarse and max(units, default=1) > 1)
     is_large = large or (may_be_large and too_coarse)
     units = [1] * len(usable) if is_large else units
     chosen: list[tuple[int, Portion]] = []

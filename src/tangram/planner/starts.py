@@ -50,6 +50,31 @@ def starts(walk: Walk, left: Iterable[tuple[Timed, Mixture]]) -> list[Place]:
     return sorted(found.values(), key=lambda place: (place.time_ns, place.stages))
 
 
+def halved(walk: Walk, places: Iterable[Place]) -> list[Place]:
+    """Returns these plans with all stages on one size of portion of one island split along with their GPUs.
+
+    A walk does not get there: as long as one of the stages is as slow as before, each split of another only
+    makes the pipeline longer.
+    """
+    found = []
+    for place in places:
+        for island, gpus in dict.fromkeys((stage.island, stage.gpus) for stage in place.stages):
+            stages, start = list[Stage](), 0
+            for stage in place.stages:
+                if (stage.island, stage.gpus) == (island, gpus) and stage.stop - start > 1:
+                    middle = (start + stage.stop + 1) // 2
+                    stages.append(Stage(middle, island, gpus - gpus // 2, stage.extra))
+                    stages.append(Stage(stage.stop, island, gpus // 2, stage.extra))
+                else:
+                    stages.append(stage)
+                start = stage.stop
+            for extra in range(walk.problem.max_extra_in_flight + 1) if gpus > 1 else ():
+                widened = [stage._replace(extra=extra) for stage in stages[:-1]] + stages[-1:]
+                other = walk.place(tuple(widened))
+                found += [other] if other is not None else []
+    return found
+
+
 def _try(walk: Walk, parts: list[_Part], found: dict[tuple[tuple[int, int, int], ...], Place]) -> None:
     """Notes the plans that these parts make in some order; of the same stages the quickest."""
     orders: list[list[_Part]] = [

@@ -283,7 +283,7 @@ class Walk:
             seed: Another one is another walk.
             simulated: Whether plans are judged by their simulated time, where that does not take long, or by
                 the referee if there is one.
-            gpus_too: Whether a stage may be split along with its GPUs, and merged so: it finds other numbers of
+            gpus_too: Whether a stage may be split along with its GPUs, and merged so: finds other numbers of
                 stages, and leads away from good plans of many.
             judgements: Plans to judge so at most; None for all that pass.
 
