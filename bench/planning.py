@@ -99,6 +99,18 @@ LARGE_CASES = (
         "5 % within 60 s and 2 GiB",
     ),
     Case(
+        "llama-3-70b on 64 H100 with 64 A100 (80 layers, 1,024 samples of 4,096 tokens)",
+        "bench/large/llama-3-70b.yaml",
+        "8x8xH100-80GB-SXM+8x8xA100-80GB-SXM@400Gbit",
+        "seconds, with a proven gap",
+    ),
+    Case(
+        "deepseek-v3 on 128 H100 with 128 H200 (61 layers, 1,024 samples of 4,096 tokens)",
+        "bench/large/deepseek-v3.yaml",
+        "16x8xH100-80GB-SXM+16x8xH200-141GB-SXM@400Gbit",
+        "seconds, with a proven gap",
+    ),
+    Case(
         "three-kinds-10b on c3-two-islands (12 GPUs; 160 layers of three kinds)",
         "bench/large/three-kinds.yaml",
         "examples/clusters/c3-two-islands.yaml",

@@ -183,8 +183,8 @@ def _notes(
     if search.space.is_large:
         coarse.append(
             Assumption(
-                "plans of a large cluster: one block of stages per island, improved step by step",
-                "to keep the search small, which stops at that; the lower bound holds for any order",
+                "plans of a large cluster: a block of stages per island, and what random walks make of it",
+                "its GPUs can be used in too many ways to go through all; the lower bound holds for any plan",
             )
         )
     if search.is_stopped:
