@@ -298,18 +298,16 @@ class Composer:
         if prober.is_hard(self.cutoff_ns):
             for chain in prober.first_chains(self.cutoff_ns)[:4]:
                 self._simulate(problem_idx, problem, chain)
-            if self._raiser.proves(problem_idx, problem, self.cutoff_ns):
-                pace = min(prober.promise(self.cutoff_ns)[0], self.cutoff_ns)
-                self.stairs_ns[problem_idx] = (pace, self.cutoff_ns)
-                self.close(problem_idx, self.cutoff_ns, proven=True)
-                return
         bound = prober.search(Objective.LOWER_BOUND, self.cutoff_ns)
         pace = min(prober.promise(self.cutoff_ns)[0], self.cutoff_ns)
         lowest = bound.chains[0].value_ns if bound.chains else self.cutoff_ns
         for chain in bound.chains[:2]:
             self._simulate(problem_idx, problem, chain)
         if not bound.exhausted:
-            lowest = max(pace, prober.merged_bound_ns(self.cutoff_ns))
+            if self._raiser.proves(problem_idx, problem, self.cutoff_ns):
+                lowest = self.cutoff_ns
+            else:
+                lowest = max(pace, prober.merged_bound_ns(self.cutoff_ns))
         self.stairs_ns[problem_idx] = (min(pace, lowest), lowest)
         if lowest >= self.cutoff_ns:
             self.close(problem_idx, self.cutoff_ns, proven=True)
