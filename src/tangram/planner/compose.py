@@ -417,17 +417,20 @@ class Composer:
 
     def _reopen(self, best: Candidate, prober: Prober) -> None:
         """Searches once more for all that three stages in a row of the best plan could be, the others being
-        what they are.
+        what they are; of pieces that a better plan may have, where these are known.
         """
         problem, pieces = best.problem, best.problem.pieces
         if problem is not prober.problem or self._is_settled(best.problem_idx):
             return
         wide, chosen = self.effort.wide(problem.num_micro_batches), np.array(best.chain.pieces)
+        below_ns, possible = self.listed.get(best.problem_idx, (0, chosen))
+        if self.cutoff_ns > below_ns:
+            possible = np.arange(len(pieces))
         for first in range(max(1, len(chosen) - 2)):
             inside = chosen[first : first + 3]
-            free = (pieces.start >= pieces.start[inside[0]]) & (pieces.stop <= pieces.stop[inside[-1]])
-            free[chosen] = True
-            names = np.flatnonzero(free)
+            begin, end = pieces.start[inside[0]], pieces.stop[inside[-1]]
+            free = possible[(pieces.start[possible] >= begin) & (pieces.stop[possible] <= end)]
+            names = np.union1d(free, chosen)
             part = replace(problem, pieces=pieces.take(names))
             reopened = Prober(part, self.effort, pace_floor_ns=prober.pace_floor_ns)
             self._search_wide(best.problem_idx, reopened, problem, names, wide, _REOPENED_FINALISTS)
