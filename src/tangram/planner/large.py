@@ -1,15 +1,15 @@
 """Composes plans for clusters whose GPUs are too many to tell all states of the search apart.
 
-1. For the micro-batch size that promises most, block plans (:mod:`tangram.planner.blocks`) are made: first of
-   the shortest pace that covers the model, then of paces a little longer with ever shorter step ends; all of
-   them are simulated.
+1. For the first micro-batch size, and the next ones while there is no plan, block plans
+   (:mod:`tangram.planner.blocks`) are made: first of the shortest pace that covers the model, then of paces a
+   little longer with ever shorter step ends; all of them are simulated.
 2. Of each size it is asked (:mod:`tangram.planner.cases`) whether all its plans take at least as long; then
    it is done, proven.
 
 When all sizes have been considered:
 
 3. the least of the bounds of the others is raised, by halving the distance to the least time that cannot be
-   shown, as far as it goes; the size that then has the least gets its block plans;
+   shown, as far as it goes; the sizes that then have the least get block plans too;
 4. from block plans and from what the cases leave open (:mod:`tangram.planner.starts`), random walks
    (:mod:`tangram.planner.walk`) lead to plans of any shape; the best on the way are simulated;
 5. the least bound is raised once more, up to the best plan; where much is left, by prices for GPUs as well
@@ -37,9 +37,9 @@ from tangram.planner.walk import Place, Walk
 
 _PACES, _FEW_PACES = (1.0, 1.01, 1.02, 1.04, 1.07), (1.0, 1.02)
 _STEP_ENDS = 3  # limits on step ends that are tried per pace
-_PROMISE_STEPS, _RELAXED_STEPS = 4, 12  # of the relaxed bound
+_RELAXED_STEPS = 12  # of the relaxed bound
 _GOOD_GAP_SHIFT = 4  # no relaxed bound where what is left is less than 1/16
-_ROUNDS = (Round(14, 4_000, 30_000_000), Round(2, 30_000, 0))
+_ROUNDS = (Round(14, 4_000, 26_000_000), Round(2, 30_000, 0))
 """A second walk that is simulated finds nothing more; many first ones do."""
 _WALKED = 3  # plans of a walk that are simulated
 _STARTS = (9, 5, 4)  # walks from what bounds leave, of the sizes with the lowest bounds
@@ -63,7 +63,8 @@ class LargeComposer(Composer):
         if not len(problem.pieces):
             self.close(problem_idx, self.cutoff_ns, proven=True)
             return
-        if (self.effort.quick or self.cutoff_ns >= FAR_NS) and problem_idx not in self._planned:
+        # A plan of one island alone, which may be all there is to beat, is no measure of what all can do.
+        if (self.effort.quick or self.best is None) and problem_idx not in self._planned:
             self._plan(problem_idx, problem)
         if self.effort.quick:
             self.close(problem_idx, 0, proven=False)
@@ -83,14 +84,6 @@ class LargeComposer(Composer):
     def scout(self, problem_idx: int, problem: Problem) -> None:
         """Looks for a first plan in a problem that may leave useful pieces out; says nothing of bounds."""
         self._plan(problem_idx, problem)
-
-    def promise_ns(self, problem: Problem) -> int:
-        """Returns about how long a plan of a problem takes at best."""
-        pieces = problem.pieces
-        if not len(pieces):
-            return FAR_NS
-        slowest = int((pieces.occupied_ns + pieces.head_step_ns).max()) + 1
-        return dual_bound_ns(problem, slowest, _PROMISE_STEPS)
 
     def doubt(self, problem_idx: int, problem: Problem, useless: BoolArray) -> None:
         """Does nothing: what the rules call useless is not looked at again on a large cluster."""

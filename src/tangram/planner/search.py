@@ -442,7 +442,7 @@ class Search:
 
     def _scout(self, builder: TableBuilder) -> None:
         """Looks for a first plan among slices that suit a pace not far above the ideal one, and begins with
-        the micro-batch size that promises most.
+        the micro-batch size that promises most; on a large cluster with the first, as others get plans too.
 
         An incumbent makes every table after it small, the first one too. Where none is found the search
         starts without one.
@@ -451,13 +451,13 @@ class Search:
             return
         # An unpruned search scouts like a pruned one: what is found first must not depend on the rules.
         pruning = Pruning.PAPER if self.options.pruning is Pruning.PAPER else Pruning.SAFE
-        promising: list[tuple[int, int, Problem]] = []
-        for idx, size in enumerate(self._sizes[: 1 if self.options.effort.quick else _SCOUTED_SIZES]):
-            problem = self._scouted(size, builder, pruning)
-            promising.append((self.composer.promise_ns(problem), idx, problem))
-        _, idx, problem = min(promising, key=lambda found: found[:2])
+        is_first_enough = self.options.effort.quick or self.space.is_large
+        sizes = self._sizes[: 1 if is_first_enough else _SCOUTED_SIZES]
+        problems, idx = [self._scouted(size, builder, pruning) for size in sizes], 0
+        if len(problems) > 1:
+            idx = min(range(len(problems)), key=lambda idx: (self.composer.promise_ns(problems[idx]), idx))
         self._sizes = [self._sizes[idx], *self._sizes[:idx], *self._sizes[idx + 1 :]]
-        self.composer.scout(0, problem)
+        self.composer.scout(0, problems[idx])
         if self.space.is_large and self.composer.best is None:
             self.composer.scout(0, self._scouted(self._sizes[0], builder, pruning, _SLOWER_PACE))
 
