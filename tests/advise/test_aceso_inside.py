@@ -72,6 +72,8 @@ def test_never_slower_than_alone(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in CASES if name != "little memory"])
 def test_equal_where_it_may_only_use_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = EntryPoint(AcesoOnAll.name, f"{__name__}:AcesoOnAll", registry.GROUP)
-    monkeypatch.setattr(registry, "entry_points", lambda group: [entry] if group == registry.GROUP else [])
+    monkeypatch.setattr(
+        "importlib.metadata.entry_points", lambda group: [entry] if group == registry.GROUP else []
+    )
     asked = question(name)
     assert inside_s(*asked, AcesoOnAll.name) == pytest.approx(alone_s(*asked), rel=ROUNDING)

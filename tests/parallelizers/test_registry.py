@@ -23,7 +23,9 @@ def not_a_planner() -> object:
 
 def register(monkeypatch: pytest.MonkeyPatch, **values: str) -> None:
     entries = [EntryPoint(name.replace("_", "-"), value, registry.GROUP) for name, value in values.items()]
-    monkeypatch.setattr(registry, "entry_points", lambda group: entries if group == registry.GROUP else [])
+    monkeypatch.setattr(
+        "importlib.metadata.entry_points", lambda group: entries if group == registry.GROUP else []
+    )
 
 
 def test_built_in() -> None:
@@ -34,7 +36,7 @@ def test_built_in() -> None:
 
 
 def test_built_in_needs_no_scan(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "entry_points", lambda group: pytest.fail("scanned"))
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: pytest.fail("scanned"))
     assert get_parallelizer("exact").name == "exact"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -20,8 +20,9 @@ from referee import plain_simulation, referee
 from tangram.planner.compose import Composer
 from tangram.planner.effort import Effort
 from tangram.planner.frontier import Objective
+from tangram.planner.lattice import prefix_bound
 from tangram.planner.prober import Prober
-from tangram.planner.problem import FAR_NS, Edges, Problem
+from tangram.planner.problem import FAR_NS, Edges, Pieces, Problem
 
 MAX_PLANS = 1_200
 
@@ -203,6 +204,33 @@ def test_the_better_guide_changes_no_answer() -> None:
                 assert found.exhausted
                 values.add(found.chains[0].value_ns)
             assert len(values) == 1
+
+
+def test_a_guide_that_serves_a_wider_search_allows_all_that_one_of_its_own_does() -> None:
+    reused = tighter = 0
+    for problem in problems(60, 1300):
+        large = replace(problem, pieces=_scaled(problem, 1_000))
+        optimum = min(plain_simulation(large, plan) for plan in all_pipelines(large))
+        for share in (0.9, 1.0, 1.3):
+            prober = Prober(large, EVERYTHING)
+            first = prober.guide(int(share * optimum))
+            for wider in (1.004, 1.009, 1.03):
+                cutoff_ns = int(share * wider * optimum)
+                guide = prober.guide(cutoff_ns)
+                reused += guide is first
+                own = prefix_bound(large, cutoff_ns // max(large.num_micro_batches - 1, 1) + 1)
+                assert (guide.time_ns <= own.time_ns).all()
+                assert (guide.period_ns <= own.period_ns).all()
+                tighter += int((first.time_ns > own.time_ns).any())
+    assert reused > 100
+    assert tighter > 5  # A guide of a tighter search would leave pieces out.
+
+
+def _scaled(problem: Problem, factor: int) -> Pieces:
+    """The pieces with times so long that a per cent of them is some nanoseconds."""
+    pieces = problem.pieces
+    names = [field.name for field in fields(pieces) if field.name.endswith("_ns")]
+    return replace(pieces, **{name: getattr(pieces, name) * factor for name in names})
 
 
 def test_quick_search_claims_nothing() -> None:

@@ -2,48 +2,46 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
 from tangram._version import VERSION
-from tangram.cli.calibrate import calibrate_command
-from tangram.cli.catalog import gpus_command, models_command
-from tangram.cli.compare import compare_command
-from tangram.cli.documents import check_command, schema_command, show_command, simulate_command
-from tangram.cli.estimate import estimate_command
 from tangram.cli.groups import grouped
-from tangram.cli.islands import islands_command
-from tangram.cli.plan import plan_command
-from tangram.cli.profile import profile_command
-from tangram.cli.profiles import COMMANDS as _PROFILES_COMMANDS
-from tangram.cli.run import run_command
-from tangram.cli.tokenize import tokenize_command
-from tangram.cli.validate import validate_command
 
 _HELP = "Plans LLM training on clusters of mixed GPUs: islands of equal GPUs, joined by an uneven pipeline."
+_PROFILES_HELP = "List, import and export measured profiles."
 
-_COMMANDS = (
-    ("plan", plan_command),
-    ("compare", compare_command),
-    ("show", show_command),
-    ("check", check_command),
-    ("simulate", simulate_command),
-    ("estimate", estimate_command),
-    ("validate", validate_command),
-    ("calibrate", calibrate_command),
-    ("islands", islands_command),
-    ("models", models_command),
-    ("gpus", gpus_command),
-    ("schema", schema_command),
-    ("profile", profile_command),
-    ("tokenize", tokenize_command),
-    ("run", run_command),
-)
+_COMMANDS = {
+    "plan": ("plan", "plan_command"),
+    "compare": ("compare", "compare_command"),
+    "show": ("documents", "show_command"),
+    "check": ("documents", "check_command"),
+    "simulate": ("documents", "simulate_command"),
+    "estimate": ("estimate", "estimate_command"),
+    "validate": ("validate", "validate_command"),
+    "calibrate": ("calibrate", "calibrate_command"),
+    "islands": ("islands", "islands_command"),
+    "models": ("catalog", "models_command"),
+    "gpus": ("catalog", "gpus_command"),
+    "schema": ("documents", "schema_command"),
+    "profile": ("profile", "profile_command"),
+    "tokenize": ("tokenize", "tokenize_command"),
+    "run": ("run", "run_command"),
+}
+"""Each in a module of this package, under a name."""
+
+_PROFILES = "profiles"
 
 
-def build_app() -> typer.Typer:
-    """Returns the application."""
+def build_app(asked: str | None = None) -> typer.Typer:
+    """Returns the application.
+
+    Args:
+        asked: The command that was typed: of all others nothing is needed, and building them takes as long as
+            a short command. All of them where there is no such command, to say which there are.
+    """
     app = typer.Typer(
         help=_HELP,
         add_completion=False,
@@ -52,18 +50,24 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_root)
-    for name, command in _COMMANDS:
-        app.command(name)(grouped(command))
-    profiles = typer.Typer(rich_markup_mode=None, help="List, import and export measured profiles.")
-    for name, part in _PROFILES_COMMANDS:
-        profiles.command(name)(grouped(part))
-    app.add_typer(profiles, name="profiles")
+    everything = asked not in _COMMANDS and asked != _PROFILES
+    for name, (module, attribute) in _COMMANDS.items():
+        if everything or name == asked:
+            function = getattr(import_module(f"tangram.cli.{module}"), attribute)
+            app.command(name)(grouped(function))
+    if everything or asked == _PROFILES:
+        from tangram.cli.profiles import COMMANDS
+
+        profiles = typer.Typer(rich_markup_mode=None, help=_PROFILES_HELP)
+        for name, part in COMMANDS:
+            profiles.command(name)(grouped(part))
+        app.add_typer(profiles, name=_PROFILES)
     return app
 
 
-def build_command() -> Any:
-    """Returns the application as a command that can be called."""
-    return typer.main.get_command(build_app())
+def build_command(asked: str | None = None) -> Any:
+    """Returns the application as a command that can be called; see :func:`build_app`."""
+    return typer.main.get_command(build_app(asked))
 
 
 def _print_version(wanted: bool) -> None:

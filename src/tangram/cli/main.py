@@ -89,7 +89,8 @@ def _run(argv: list[str]) -> int:
     from tangram.cli.app import build_command
 
     try:
-        code = build_command().main(argv or ["--help"], prog_name="tangram", standalone_mode=False)
+        argv = argv or ["--help"]
+        code = build_command(argv[0]).main(argv, prog_name="tangram", standalone_mode=False)
     except typer.Abort:
         raise KeyboardInterrupt from None
     except Exception as error:

@@ -7,7 +7,7 @@ costs tens of milliseconds, so it happens only when a name is not built in, or w
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
 from tangram.errors import InputError, UnknownNameError
 from tangram.parallelizers.protocols import ClusterPlanner, SlicePlanner, StageTable
@@ -16,6 +16,9 @@ GROUP = "tangram.parallelizers"
 
 AUTO = "auto"
 """No parallelizer but a choice of them, which the planner makes: ``exact``, and whoever has what it lacks."""
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 Parallelizer = SlicePlanner | StageTable | ClusterPlanner
 
@@ -62,6 +65,8 @@ def parallelizer_names() -> list[str]:
 
 def _registered() -> dict[str, EntryPoint]:
     """Entry points by name, in an order that no file system decides; of equal names the first wins."""
+    from importlib.metadata import entry_points
+
     found: dict[str, EntryPoint] = {}
     for entry in sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value)):
         found.setdefault(entry.name, entry)

@@ -65,7 +65,7 @@ class Prober:
         able = [ns for levels, ns in self._guides if levels == self._levels and max_period_ns <= ns <= most]
         key = (self._levels, min(able, default=int(max_period_ns * _SPARE)))
         if key not in self._guides:
-            self._guides[key] = prefix_bound(self.problem, max_period_ns, self._levels)
+            self._guides[key] = prefix_bound(self.problem, key[1], self._levels)
         return self._guides[key]
 
     def settle_floor(self, cutoff_ns: int) -> None:
