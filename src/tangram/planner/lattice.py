@@ -102,12 +102,29 @@ class _Slices:
     period_ns: IntArray
 
 
-def prefix_bound(problem: Problem, max_period_ns: int, levels: int = 1) -> PrefixBound:
+def slice_order(problem: Problem) -> IntArray:
+    """Returns the pieces in front of others by where they stop, island, size and start."""
+    pieces, m = problem.pieces, problem.num_micro_batches
+    idx = np.flatnonzero((pieces.stop < problem.num_atoms) & (pieces.max_in_flight >= min(2, m)))
+    columns = (pieces.start[idx], pieces.gpus[idx], pieces.island[idx], pieces.stop[idx])
+    return idx[np.lexsort(columns)]
+
+
+def prefix_bound(
+    problem: Problem, max_period_ns: int, levels: int = 1, order: IntArray | None = None
+) -> PrefixBound:
     """Computes the relaxed programme, using only pieces whose own pace is at most ``max_period_ns``.
 
     The pace of a piece is the smaller of what the closed form and the lower bound make of it, so that one
     guide serves both objectives.
+
+    Args:
+        problem: What is composed.
+        max_period_ns: Slower pieces are left out.
+        levels: Windows that are told apart.
+        order: Of the pieces, by :func:`slice_order`; None to find it.
     """
+    order = slice_order(problem) if order is None else order
     lattice = Lattice.of(problem.capacity)
     shape = (levels, problem.num_atoms + 1, *lattice.shape)
     time = np.full(shape, FAR_NS, dtype=np.int64)
@@ -116,7 +133,7 @@ def prefix_bound(problem: Problem, max_period_ns: int, levels: int = 1) -> Prefi
     period[:, 0] = 0
     axes = len(lattice.shape)
     ahead = np.minimum(np.arange(levels) + 1, levels - 1)[:, None]
-    for group in _fastest_slices(problem, max_period_ns, levels):
+    for group in _fastest_slices(problem, max_period_ns, levels, order):
         source: list[Any] = [slice(None)] * axes
         target: list[Any] = source.copy()
         source[group.island] = slice(0, lattice.shape[group.island] - group.gpus)
@@ -141,20 +158,17 @@ def _forward_frac(problem: Problem) -> float:
     return float(least) * (1 - 1e-9)
 
 
-def _fastest_slices(problem: Problem, max_period_ns: int, levels: int) -> list[_Slices]:
+def _fastest_slices(problem: Problem, max_period_ns: int, levels: int, order: IntArray) -> list[_Slices]:
     """Groups pieces by (stop, island, size), ascending in stop, and keeps the fastest of each slice and
     level.
     """
     pieces, m = problem.pieces, problem.num_micro_batches
     pace = np.minimum(pieces.period_ns, pieces.occupied_ns // m)
-    inner = (pieces.stop < problem.num_atoms) & (pace <= max_period_ns) & (pieces.max_in_flight >= min(2, m))
-    idx = np.flatnonzero(inner)
+    idx = order[pace[order] <= max_period_ns]
     if len(idx) == 0:
         return []
-    columns = (pieces.start[idx], pieces.gpus[idx], pieces.island[idx], pieces.stop[idx])
-    order = np.lexsort(columns)
-    start, gpus, island, stop = (c[order] for c in columns)
-    idx = idx[order]
+    columns = (pieces.start, pieces.gpus, pieces.island, pieces.stop)
+    start, gpus, island, stop = (column[idx] for column in columns)
     first_of_slice = np.flatnonzero(begins(gpus, island, stop, start))
     first_of_group = np.flatnonzero(begins(gpus, island, stop))
 

@@ -9,7 +9,7 @@ import numpy as np
 from tangram.cost.types import IntArray
 from tangram.planner.effort import Effort
 from tangram.planner.frontier import FrontierSearch, Objective, SearchResult
-from tangram.planner.lattice import PrefixBound, prefix_bound
+from tangram.planner.lattice import PrefixBound, prefix_bound, slice_order
 from tangram.planner.problem import FAR_NS, Chain, Problem
 
 _FIRST_CUTOFFS = (1.005, 1.02, 1.06, 1.12, 1.25, 1.6, 3.0, None)
@@ -43,6 +43,7 @@ class Prober:
     pace_floor_ns: int = 0
     _levels: int = 1
     _guides: dict[tuple[int, int], PrefixBound] = field(default_factory=dict)
+    _order: IntArray | None = None
     _easy_bound: tuple[int, SearchResult] | None = None
     _too_much_ns: dict[Objective | None, int] = field(default_factory=dict)
 
@@ -65,7 +66,9 @@ class Prober:
         able = [ns for levels, ns in self._guides if levels == self._levels and max_period_ns <= ns <= most]
         key = (self._levels, min(able, default=int(max_period_ns * _SPARE)))
         if key not in self._guides:
-            self._guides[key] = prefix_bound(self.problem, key[1], self._levels)
+            if self._order is None:
+                self._order = slice_order(self.problem)
+            self._guides[key] = prefix_bound(self.problem, key[1], self._levels, self._order)
         return self._guides[key]
 
     def settle_floor(self, cutoff_ns: int) -> None:
