@@ -110,6 +110,17 @@ def slice_order(problem: Problem) -> IntArray:
     return idx[np.lexsort(columns)]
 
 
+def slice_paces_ns(problem: Problem, order: IntArray) -> IntArray:
+    """Returns the shortest pace of each slice on each size of portion, ascending; pieces by their order."""
+    pieces, m = problem.pieces, problem.num_micro_batches
+    columns = (pieces.gpus, pieces.island, pieces.stop, pieces.start)
+    first = np.flatnonzero(begins(*(column[order] for column in columns)))
+    if not len(first):
+        return np.zeros(0, dtype=np.int64)
+    pace = np.minimum(pieces.period_ns, pieces.occupied_ns // m)[order]
+    return np.sort(np.minimum.reduceat(pace, first))
+
+
 def prefix_bound(
     problem: Problem, max_period_ns: int, levels: int = 1, order: IntArray | None = None
 ) -> PrefixBound:

@@ -9,7 +9,7 @@ import numpy as np
 from tangram.cost.types import IntArray
 from tangram.planner.effort import Effort
 from tangram.planner.frontier import FrontierSearch, Objective, SearchResult
-from tangram.planner.lattice import PrefixBound, prefix_bound, slice_order
+from tangram.planner.lattice import PrefixBound, prefix_bound, slice_order, slice_paces_ns
 from tangram.planner.problem import FAR_NS, Chain, Problem
 
 _FIRST_CUTOFFS = (1.005, 1.02, 1.06, 1.12, 1.25, 1.6, 3.0, None)
@@ -17,6 +17,7 @@ _HURRIED_CUTOFFS = (1.05, 1.3, None)
 _AGAIN = 0.97  # a search that gave up gives up at cut-offs down to this much lower too, it is assumed
 _SPARE = 1.01  # a guide is made for periods that much longer, so that a search a little wider has it too
 _REUSED_GUIDE = 1.02  # a guide for periods this much longer serves as well
+_REUSED_MORE = 1.03  # so does one of this many more slices
 
 
 @dataclass(slots=True)
@@ -44,6 +45,7 @@ class Prober:
     _levels: int = 1
     _guides: dict[tuple[int, int], PrefixBound] = field(default_factory=dict)
     _order: IntArray | None = None
+    _paces_ns: IntArray | None = None
     _easy_bound: tuple[int, SearchResult] | None = None
     _too_much_ns: dict[Objective | None, int] = field(default_factory=dict)
 
@@ -62,14 +64,31 @@ class Prober:
     def guide(self, cutoff_ns: int) -> PrefixBound:
         """Returns the relaxed programme over pieces that a plan below the cut-off may contain."""
         max_period_ns = cutoff_ns // max(self.problem.num_micro_batches - 1, 1) + 1
-        most = max_period_ns * self.reused_guide
-        able = [ns for levels, ns in self._guides if levels == self._levels and max_period_ns <= ns <= most]
+        able = [
+            ns
+            for levels, ns in self._guides
+            if levels == self._levels and ns >= max_period_ns and self._is_close(max_period_ns, ns)
+        ]
         key = (self._levels, min(able, default=int(max_period_ns * _SPARE)))
         if key not in self._guides:
-            if self._order is None:
-                self._order = slice_order(self.problem)
-            self._guides[key] = prefix_bound(self.problem, key[1], self._levels, self._order)
+            self._guides[key] = prefix_bound(self.problem, key[1], self._levels, self._in_order())
         return self._guides[key]
+
+    def _in_order(self) -> IntArray:
+        if self._order is None:
+            self._order = slice_order(self.problem)
+        return self._order
+
+    def _is_close(self, period_ns: int, longer_ns: int) -> bool:
+        """Whether a guide for longer periods is hardly worse than one made on purpose: periods are little
+        longer, or few more slices have one of these. Slices of equal atoms have few different periods.
+        """
+        if longer_ns <= period_ns * self.reused_guide:
+            return True
+        if self._paces_ns is None:
+            self._paces_ns = slice_paces_ns(self.problem, self._in_order())
+        needed, more = np.searchsorted(self._paces_ns, [period_ns, longer_ns], side="right")
+        return bool(more <= needed * _REUSED_MORE)
 
     def settle_floor(self, cutoff_ns: int) -> None:
         """Fixes the pace floor, once and for all searches of this problem, so that its space is well
