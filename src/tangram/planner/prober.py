@@ -15,7 +15,6 @@ from tangram.planner.problem import FAR_NS, Chain, Problem
 _FIRST_CUTOFFS = (1.005, 1.02, 1.06, 1.12, 1.25, 1.6, 3.0, None)
 _HURRIED_CUTOFFS = (1.05, 1.3, None)
 _AGAIN = 0.97  # a search that gave up gives up at cut-offs down to this much lower too, it is assumed
-_SPARE = 1.01  # a guide is made for periods that much longer, so that a search a little wider has it too
 _REUSED_GUIDE = 1.02  # a guide for periods this much longer serves as well
 _REUSED_MORE = 1.03  # so does one of this many more slices
 
@@ -69,7 +68,7 @@ class Prober:
             for levels, ns in self._guides
             if levels == self._levels and ns >= max_period_ns and self._is_close(max_period_ns, ns)
         ]
-        key = (self._levels, min(able, default=int(max_period_ns * _SPARE)))
+        key = (self._levels, min(able, default=max_period_ns))
         if key not in self._guides:
             self._guides[key] = prefix_bound(self.problem, key[1], self._levels, self._in_order())
         return self._guides[key]
