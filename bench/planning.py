@@ -136,10 +136,10 @@ def cold_run(case: Case, *options: str) -> Cold:
         saved = Path(folder) / "plan.json"
         arguments = ["plan", case.cluster, "--job", case.job, "-o", str(saved), *options]
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
-        code = f"from tangram.cli.main import main; raise SystemExit(main({arguments!r}))"
+        code = "from tangram.cli.main import main; raise SystemExit(main())"
         with page.open("w") as out:
             began = time.perf_counter()
-            command = [sys.executable, "-c", code]
+            command = [sys.executable, "-c", code, *arguments]
             process = subprocess.Popen(command, cwd=ROOT, stdout=out, stderr=out, env=environment)
             _, status, usage = os.wait4(process.pid, 0)
             wall_s = time.perf_counter() - began

@@ -40,3 +40,18 @@ def test_pages_need_only_the_core_of_rich(command: str) -> None:
         "torch",
     }
     assert not imported(*command.split()) & heavy
+
+
+def test_nothing_is_looked_through_for_garbage_when_the_process_ends_and_nothing_else_is_frozen() -> None:
+    script = "import gc, sys; from tangram.cli.main import main; main({}); print(gc.get_freeze_count())"
+    for call, frozen in (("", True), ("['--version']", False)):
+        command = [sys.executable, "-c", script.format(call), "--version"]
+        done = subprocess.run(command, capture_output=True, check=True, timeout=60)
+        assert (int(done.stdout.split()[-1]) > 1_000) is frozen
+
+
+@pytest.mark.parametrize("command", ["plan", "islands", "profiles list"])
+def test_of_other_commands_nothing_is_built(command: str) -> None:
+    others = {"tangram.cli.calibrate", "tangram.cli.run", "tangram.cli.tokenize"}
+    assert not imported(*command.split(), "--help") & others
+    assert others <= imported("--help")
