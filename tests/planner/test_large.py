@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -81,3 +82,12 @@ def test_only_large_spaces_are_searched_so() -> None:
     assert not search_space(
         build_islands(world.cluster, world.job.precision), world.job.precision, may_be_large=True
     ).is_large
+
+
+@pytest.mark.parametrize(("num_layers", "said"), [(4, "counted in blocks of 2 GPUs"), (19, "large cluster")])
+def test_clusters_just_too_large_are_counted_for_small_models(num_layers: int, said: str) -> None:
+    cluster = tangram.load_cluster("8x8xA100-80GB-SXM+8x8xA100-40GB-SXM@400Gbit")
+    model = tangram.load_model("gpt3-350m")
+    short = replace(model, layers=model.layers[:num_layers])
+    plan = tangram.plan(short, cluster, Job(64, 1024, Precision.BF16))
+    assert any(said in assumption.what for assumption in plan.assumptions)

@@ -33,6 +33,9 @@ from tangram.profiles.measured import MeasuredLayers
 
 Stats = MutableMapping[str, float]
 
+_FEW_ATOMS = 20
+"""Of a model for which counting GPUs, in parts of a node if need be, is quick and bounds better."""
+
 
 def plan(
     model: ModelSpec,
@@ -105,7 +108,7 @@ def _planned(
             islands,
             job.precision,
             may_be_large=job.pins.pp is None,
-            may_be_coarse=resolved.parallelizers != (FIRST,),
+            may_be_coarse=resolved.parallelizers != (FIRST,) or len(atoms) <= _FEW_ATOMS,
         )
         check_pins(model, job, space)
     with clock.phase("measured_s"):
