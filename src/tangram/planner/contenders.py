@@ -63,10 +63,10 @@ class Contender:
 
     def or_better(self, place: Place) -> Contender:
         """Returns a plan to which a walk from here led, if it is quicker, else this one."""
-        if self.is_simulated:
-            return replace(self, place=place, time_ns=place.time_ns) if place.time_ns < self.time_ns else self
         other = Contender.of(self.problem_idx, self.walk, place)
-        return other if other.time_ns < self.time_ns else self
+        if other.time_ns >= self.time_ns:
+            return self
+        return replace(other, is_simulated=self.is_simulated or other.is_simulated)
 
 
 def promising(contenders: Iterable[Contender], best_ns: int, bound_ns: int, count: int) -> list[Contender]:
