@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -42,9 +43,9 @@ def formula_ns(problem: Problem, place: Place) -> int:
     return lower_bound_ns(forward.tolist(), backward, step.tolist(), x, both, chain.windows, m, o, n)
 
 
-def test_walks_lead_to_legal_plans_that_are_better() -> None:
-    walked = improved = 0
-    for seed in range(60):
+def begun(seeds: int) -> Iterator[tuple[int, Problem, Walk, Place]]:
+    """Problems that have plans, a walk over them, and where it begins."""
+    for seed in range(seeds):
         problem = random_problem(seed, max_atoms=7)
         chain = any_chain(problem)
         if chain is None:
@@ -52,6 +53,12 @@ def test_walks_lead_to_legal_plans_that_are_better() -> None:
         around = Walk(problem, FAR_NS // 2)
         first = around.start(chain)
         assert first is not None
+        yield seed, problem, around, first
+
+
+def test_walks_lead_to_legal_plans_that_are_better() -> None:
+    walked = improved = 0
+    for _, problem, around, first in begun(60):
         assert first.time_ns >= formula_ns(problem, first)
         better = around.go(first, 400)
         times = [around.judged(first).time_ns, *(place.time_ns for place in better)]
@@ -68,14 +75,9 @@ def test_walks_lead_to_legal_plans_that_are_better() -> None:
 def test_estimates_are_nearer_to_the_simulator_than_the_lower_bound() -> None:
     """Windows of plain 1F1B make stages wait for each other's links; the lower bound does not see it."""
     off, bound_off, slower = [], [], 0
-    for seed in range(300):
-        problem = random_problem(seed, max_atoms=7)
-        chain = any_chain(problem)
-        if chain is None or problem.num_micro_batches < 16:
+    for _, problem, around, first in begun(300):
+        if problem.num_micro_batches < 16:
             continue
-        around = Walk(problem, FAR_NS // 2)
-        first = around.start(chain)
-        assert first is not None
         simulated = plain_simulation(problem, plain_stages(problem, around.chain(first)))
         formula = formula_ns(problem, first)
         off.append(abs(first.time_ns / simulated - 1))
@@ -156,15 +158,8 @@ def test_a_walk_is_the_same_every_time_and_another_with_another_seed() -> None:
 
 def test_what_is_known_of_a_plan_nearby_changes_nothing() -> None:
     same = refused = 0
-    for seed in range(80):
-        problem = random_problem(seed, max_atoms=7)
-        chain = any_chain(problem)
-        if chain is None:
-            continue
-        around, alone = Walk(problem, FAR_NS // 2), Walk(problem, FAR_NS // 2)
-        at = around.start(chain)
-        assert at is not None
-        draws = walk.Draws(seed)
+    for seed, problem, around, at in begun(80):
+        alone, draws = Walk(problem, FAR_NS // 2), walk.Draws(seed)
         for _ in range(200):
             stages = around._moved(list(at.stages), draws, gpus_too=seed % 2 == 1)
             if stages is None or not walk._in_order(stages, problem.num_atoms):

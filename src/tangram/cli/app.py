@@ -14,23 +14,23 @@ _HELP = "Plans LLM training on clusters of mixed GPUs: islands of equal GPUs, jo
 _PROFILES_HELP = "List, import and export measured profiles."
 
 _COMMANDS = {
-    "plan": ("plan", "plan_command"),
-    "compare": ("compare", "compare_command"),
-    "show": ("documents", "show_command"),
-    "check": ("documents", "check_command"),
-    "simulate": ("documents", "simulate_command"),
-    "estimate": ("estimate", "estimate_command"),
-    "validate": ("validate", "validate_command"),
-    "calibrate": ("calibrate", "calibrate_command"),
-    "islands": ("islands", "islands_command"),
-    "models": ("catalog", "models_command"),
-    "gpus": ("catalog", "gpus_command"),
-    "schema": ("documents", "schema_command"),
-    "profile": ("profile", "profile_command"),
-    "tokenize": ("tokenize", "tokenize_command"),
-    "run": ("run", "run_command"),
+    "plan": "plan",
+    "compare": "compare",
+    "show": "documents",
+    "check": "documents",
+    "simulate": "documents",
+    "estimate": "estimate",
+    "validate": "validate",
+    "calibrate": "calibrate",
+    "islands": "islands",
+    "models": "catalog",
+    "gpus": "catalog",
+    "schema": "documents",
+    "profile": "profile",
+    "tokenize": "tokenize",
+    "run": "run",
 }
-"""Each in a module of this package, under a name."""
+"""Each in a module of this package, as ``<name>_command``."""
 
 _PROFILES = "profiles"
 
@@ -51,9 +51,9 @@ def build_app(asked: str | None = None) -> typer.Typer:
     )
     app.callback()(_root)
     everything = asked not in _COMMANDS and asked != _PROFILES
-    for name, (module, attribute) in _COMMANDS.items():
+    for name, module in _COMMANDS.items():
         if everything or name == asked:
-            function = getattr(import_module(f"tangram.cli.{module}"), attribute)
+            function = getattr(import_module(f"tangram.cli.{module}"), f"{name}_command")
             app.command(name)(grouped(function))
     if everything or asked == _PROFILES:
         from tangram.cli.profiles import COMMANDS

@@ -95,7 +95,6 @@ class Composer:
     report: Callable[[], None] | None = None
     _open: dict[int, Prober] = field(default_factory=dict)
     _raiser: Raiser = field(default_factory=Raiser)
-    _tried_ns: dict[int, int] = field(default_factory=dict)
     _scouts: dict[int, Prober] = field(default_factory=dict)
     _around: dict[int, Neighbourhood] = field(default_factory=dict)
     _polished: set[tuple[object, ...]] = field(default_factory=set)
@@ -324,14 +323,13 @@ class Composer:
 
     def _is_settled(self, problem_idx: int) -> bool:
         """Whether no plan of a problem can beat the best one, as its lowest bound says, or cases show."""
-        cutoff_ns = self.cutoff_ns
-        if self.stairs_ns[problem_idx][1] < cutoff_ns:
-            if problem_idx not in self._raiser.cases or self._tried_ns.get(problem_idx) == cutoff_ns:
+        pace, lowest = self.stairs_ns[problem_idx]
+        if lowest < self.cutoff_ns:
+            problem = self._open[problem_idx].problem
+            has_cases = problem_idx in self._raiser.cases
+            if not has_cases or not self._raiser.proves(problem_idx, problem, self.cutoff_ns):
                 return False
-            self._tried_ns[problem_idx] = cutoff_ns
-            if not self._raiser.proves(problem_idx, self._open[problem_idx].problem, cutoff_ns):
-                return False
-            self.stairs_ns[problem_idx] = (self.stairs_ns[problem_idx][0], cutoff_ns)
+            self.stairs_ns[problem_idx] = (pace, self.cutoff_ns)
         self.close(problem_idx, self.cutoff_ns, proven=True)
         return True
 

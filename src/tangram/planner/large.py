@@ -31,7 +31,6 @@ from tangram.planner.contenders import Contender, Round, distinct, promising
 from tangram.planner.dual import dual_bound_ns
 from tangram.planner.paces import shortest_pace
 from tangram.planner.problem import FAR_NS, Chain, Problem
-from tangram.planner.raising import MOST_CASES
 from tangram.planner.starts import halved, starts
 from tangram.planner.walk import Place, Walk
 
@@ -133,7 +132,7 @@ class LargeComposer(Composer):
         clusters that are just too large to be counted, they see more.
         """
         done: set[int] = set()
-        while left := [idx for idx in self._by_bound()[:1] if idx not in done]:
+        while (left := self._by_bound()) and left[0] not in done:
             idx = left[0]
             done.add(idx)
             low, best = self.lower_bounds_ns[idx], self.cutoff_ns
@@ -158,18 +157,13 @@ class LargeComposer(Composer):
     def _is_worthwhile(self, problem_idx: int) -> bool:
         """Whether a size may have plans in the better half of what is between the bound and the best plan."""
         target = (self.lower_bound_ns() + self.cutoff_ns) // 2
-        cases = self._raiser.cases[problem_idx]
-        return self.lower_bounds_ns[problem_idx] < target and not cases.proves(target, MOST_CASES)
+        return self.lower_bounds_ns[problem_idx] < target and not self._raiser.shows(problem_idx, target)
 
     def _contenders(self, problem_idx: int, count: int) -> list[Contender]:
         """The best block plan of a size, and plans near what cannot be shown of times up to the best plan."""
-        cases, bound, best = (
-            self._raiser.cases[problem_idx],
-            self.lower_bounds_ns[problem_idx],
-            self.cutoff_ns,
-        )
-        problem = cases.problem
-        walk, places = Walk(problem, best), list[Place]()
+        cases = self._raiser.cases[problem_idx]
+        bound, best = self.lower_bounds_ns[problem_idx], self.cutoff_ns
+        walk, places = Walk(cases.problem, best), list[Place]()
         for number, factor in enumerate(_TARGETS):
             if number == _PATIENCE and not places:
                 break

@@ -110,24 +110,28 @@ def slice_order(problem: Problem) -> IntArray:
     return idx[np.lexsort(columns)]
 
 
+def _paces_ns(problem: Problem) -> IntArray:
+    """The smaller of what the closed form and the lower bound make of each piece, so that one guide serves
+    both.
+    """
+    pieces = problem.pieces
+    return np.minimum(pieces.period_ns, pieces.occupied_ns // problem.num_micro_batches)
+
+
 def slice_paces_ns(problem: Problem, order: IntArray) -> IntArray:
     """Returns the shortest pace of each slice on each size of portion, ascending; pieces by their order."""
-    pieces, m = problem.pieces, problem.num_micro_batches
+    pieces = problem.pieces
     columns = (pieces.gpus, pieces.island, pieces.stop, pieces.start)
     first = np.flatnonzero(begins(*(column[order] for column in columns)))
     if not len(first):
         return np.zeros(0, dtype=np.int64)
-    pace = np.minimum(pieces.period_ns, pieces.occupied_ns // m)[order]
-    return np.sort(np.minimum.reduceat(pace, first))
+    return np.sort(np.minimum.reduceat(_paces_ns(problem)[order], first))
 
 
 def prefix_bound(
     problem: Problem, max_period_ns: int, levels: int = 1, order: IntArray | None = None
 ) -> PrefixBound:
     """Computes the relaxed programme, using only pieces whose own pace is at most ``max_period_ns``.
-
-    The pace of a piece is the smaller of what the closed form and the lower bound make of it, so that one
-    guide serves both objectives.
 
     Args:
         problem: What is composed.
@@ -174,7 +178,7 @@ def _fastest_slices(problem: Problem, max_period_ns: int, levels: int, order: In
     level.
     """
     pieces, m = problem.pieces, problem.num_micro_batches
-    pace = np.minimum(pieces.period_ns, pieces.occupied_ns // m)
+    pace = _paces_ns(problem)
     idx = order[pace[order] <= max_period_ns]
     if len(idx) == 0:
         return []

@@ -207,9 +207,13 @@ class Neighbourhood:
 
     def _legal(self, step: Step) -> bool:
         """Whether the windows are in the space and in memory."""
-        most = self._most_extras(step.pieces)
-        in_space = all(0 <= extra <= limit for extra, limit in zip(step.extras, most, strict=False))
-        return in_space and self._fits([self._piece(piece) for piece in step.pieces], step.extras)
+        rows = [self._piece(piece) for piece in step.pieces]
+        return self._allows(rows, step.extras, self._most_extras(step.pieces))
+
+    def _allows(self, rows: Sequence[_Piece], extras: Sequence[int], most: Sequence[int]) -> bool:
+        """The same, where it is known what is in the space."""
+        in_space = all(0 <= extra <= limit for extra, limit in zip(extras, most, strict=False))
+        return in_space and self._fits(rows, extras)
 
     def _fits(self, rows: Sequence[_Piece], extras: Sequence[int]) -> bool:
         """Whether every piece holds as many micro-batches as its place means."""
@@ -265,9 +269,7 @@ class Neighbourhood:
         if not self._fits(rows, found):
             return
         most = self._most_extras(pieces)
-        if all(extra <= limit for extra, limit in zip(extras, most, strict=False)) and self._fits(
-            rows, extras
-        ):
+        if self._allows(rows, extras, most):
             yield Step(pieces, extras)
         yield Step(pieces, tuple(found))
         for extra in range(1, self.problem.max_extra_in_flight + 1):

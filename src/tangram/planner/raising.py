@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tangram.planner.problem import Problem
+from tangram.planner.problem import FAR_NS, Problem
 
 if TYPE_CHECKING:
     from tangram.planner.cases import Casework
@@ -47,17 +47,18 @@ class Raiser:
         from tangram.planner.cases import Casework
 
         if idx not in self.cases:
-            self.cases[idx] = Casework.of(problem, below_ns)
-        if self.cases[idx].proves(below_ns, MOST_CASES):
-            self.drop(idx)
+            self.cases[idx], self._not_shown_ns[idx] = Casework.of(problem, below_ns), FAR_NS
+        if self.shows(idx, below_ns):
+            del self.cases[idx], self._not_shown_ns[idx]
             return True
-        self._not_shown_ns[idx] = below_ns
+        self._not_shown_ns[idx] = min(self._not_shown_ns[idx], below_ns)
         return False
 
-    def drop(self, idx: int) -> None:
-        """Forgets a problem, one that is proven otherwise perhaps."""
-        self.cases.pop(idx, None)
-        self._not_shown_ns.pop(idx, None)
+    def shows(self, idx: int, below_ns: int) -> bool:
+        """Returns whether it is shown that no plan of a problem that is noted takes less than a time; where
+        that is known to fail for a shorter one, it is not tried.
+        """
+        return below_ns < self._not_shown_ns[idx] and self.cases[idx].proves(below_ns, MOST_CASES)
 
     def raise_least(
         self,

@@ -31,6 +31,7 @@ import numpy as np
 
 from tangram.cost.types import IntArray
 from tangram.planner.frontier import chain_of
+from tangram.planner.groups import begins
 from tangram.planner.problem import Chain, Edges, Pieces, Problem
 from tangram.simulate.fast import iteration_ns
 from tangram.simulate.pipeline import SimEdge, SimPipeline, SimStage
@@ -175,7 +176,7 @@ class Walk:
     @property
     def num_pairs(self) -> int:
         """Slices on portions that a plan may have."""
-        return len(np.unique(self._code))
+        return int(begins(self._code).sum())
 
     def longest(self, start: int, stop: int, island: int, gpus: int) -> int:
         """Returns how many micro-batches a slice on a portion can hold; 0 where it cannot run there."""
